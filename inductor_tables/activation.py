@@ -1,0 +1,373 @@
+"""What is enabled: which tables, from which version, and the switch itself."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from hashlib import blake2b
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from inductor_tables import config, host
+from inductor_tables.errors import ForeignHandlerError, InvalidTableError, NoTableError
+from inductor_tables.report import Statistics, Status, TableStatus
+from inductor_tables.versions import NEWEST_KNOWN_SERIES, TorchSeries, series_order
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
+
+    from inductor_tables.resources import Candidate, UserTables
+
+log = logging.getLogger("inductor_tables")
+
+
+class Activation:
+    """One ``enable`` call: its tables, opened per device at the first look-up."""
+
+    def __init__(
+        self,
+        tables: Sequence[UserTables],
+        version: SpecifierSet | None,
+        strict: bool,
+    ) -> None:
+        self.tables = tuple(tables)
+        self.version = version
+        self.strict = strict
+        self.statistics = Statistics()
+        self._lock = threading.RLock()
+        self._by_arch: dict[str, tuple[Candidate, ...]] = {}
+        self._overlays: tuple[Candidate, ...] | None = None
+        self._announced: set[str] = set()
+        self._token: tuple[object, str] | None = None
+
+    def candidates(self, arch: str) -> tuple[Candidate, ...]:
+        """Return the tables that serve a gcnArchName, those to be asked first first.
+
+        Raises:
+            NoTableError: strict, and there is none.
+        """
+        found = self._by_arch.get(arch)
+        if found is None:
+            with self._lock:
+                found = self._by_arch.get(arch)
+                if found is None:
+                    found = self._by_arch[arch] = self._find(arch)
+                    self._announce(arch, found)
+        if not found and self.strict:
+            raise NoTableError(_no_table(arch, host.installed_series(), self.version))
+        return found
+
+    def token(self) -> str | None:
+        """Return what identifies the code that this activation leads to.
+
+        It goes into the key of every cached graph. None: no table serves any visible
+        device, the code is stock torch's.
+        """
+        archs = host.visible_archs()
+        state = (archs, config.check_src_hash)
+        if self._token is None or self._token[0] != state:
+            self._token = (state, self._digest(archs))
+        return self._token[1] or None
+
+    def forget(self, candidate: Candidate, error: InvalidTableError) -> None:
+        """Stop using a damaged table: one warning, and stock behaviour in its place."""
+        with self._lock:
+            for arch, found in self._by_arch.items():
+                self._by_arch[arch] = tuple(c for c in found if c.table is not candidate.table)
+            self._token = None
+        self.report(f"{error}; the table is no longer used")
+
+    def report(self, problem: str) -> None:
+        """Keep a problem for ``status()`` and warn about it once."""
+        if self.statistics.problem(problem):
+            log.warning("%s", problem)
+
+    def devices(self) -> dict[str, list[TableStatus]]:
+        """Return, for every arch looked up so far, the tables that serve it."""
+        return {
+            arch: [
+                TableStatus(
+                    resource=c.table.resource,
+                    digest=c.table.digest,
+                    table_version=c.table.header.table_version,
+                    torch_series=c.table.header.torch_series,
+                    level=c.level,
+                    keys=len(c.table),
+                )
+                for c in found
+            ]
+            for arch, found in self._by_arch.items()
+        }
+
+    def _find(self, arch: str) -> tuple[Candidate, ...]:
+        from inductor_tables.resources import packaged_candidates
+
+        found = list(self._user_candidates())
+        packaged = packaged_candidates(host.installed_series(), arch)
+        while True:
+            try:
+                candidate = next(packaged, None)
+            except InvalidTableError as error:
+                self.report(f"{error}; the table is not used, reinstall inductor-tables")
+                break
+            if candidate is None:
+                break
+            if self.version is None or self.version.contains(
+                candidate.table.header.table_version, prereleases=True
+            ):
+                found.append(candidate)
+        return tuple(found)
+
+    def _user_candidates(self) -> tuple[Candidate, ...]:
+        if self._overlays is None:
+            self._overlays = tuple(
+                candidate
+                for number, given in enumerate(self.tables)
+                for candidate in self._user_table(given, f"tables[{number}]")
+            )
+        return self._overlays
+
+    def _user_table(self, given: UserTables, place: str) -> list[Candidate]:
+        from inductor_tables.resources import Candidate, user_tables
+
+        series = host.installed_series()
+        try:
+            tables = user_tables(given, series, place)
+        except (InvalidTableError, OSError) as error:
+            if self.strict:
+                raise
+            self.report(f"{error}; {place} is not used")
+            return []
+        for table in tables:
+            if table.header.torch_series != series:
+                self.report(
+                    f"{table.resource} is for torch {table.header.torch_series}, this is "
+                    f"torch {series}; it is not used"
+                )
+        return [Candidate(t, "overlay") for t in tables if t.header.torch_series == series]
+
+    def _announce(self, arch: str, found: tuple[Candidate, ...]) -> None:
+        if not found:
+            log.info("%s", _no_table(arch, host.installed_series(), self.version))
+        for candidate in found:
+            table = candidate.table
+            log.info(
+                "%s: using %s (%s, version %s, %d keys, digest %s)",
+                arch, table.resource, candidate.level, table.header.table_version,
+                len(table), table.digest[:12],
+            )  # fmt: skip
+
+    def _digest(self, archs: tuple[str, ...]) -> str:
+        served = [
+            f"{arch} {candidate.level} {candidate.table.digest}"
+            for arch in sorted(set(archs))
+            for candidate in self.candidates(arch)
+        ]
+        if not served:
+            return ""
+        text = "\n".join([f"check_src_hash={config.check_src_hash}", *served])
+        return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _no_table(arch: str, series: TorchSeries, version: SpecifierSet | None) -> str:
+    from inductor_tables.resources import packaged_series
+
+    asked = "" if version is None else f" of version {version}"
+    return (
+        f"no table{asked} for {arch!r} on torch {series} (packaged torch series: "
+        f"{', '.join(packaged_series()) or 'none'}); torch.compile works as without inductor-tables"
+    )
+
+
+class Handle:
+    """What ``enable`` returns; as a context manager it puts back what was there before."""
+
+    def __init__(self, before: Activation | None) -> None:
+        self._before = before
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _switch(self._before)
+
+
+_lock = threading.RLock()
+_current: Activation | None = None
+_observers = 0
+_hooks: tuple[host.HandlerHook, host.CacheKeyHook] | None = None
+
+
+def enable(
+    tables: UserTables | Sequence[UserTables] | None = None,
+    *,
+    version: str | None = None,
+    strict: bool = False,
+) -> Handle:
+    """Have every later ``torch.compile`` of this process take its GEMM kernels from tables.
+
+    Nothing is imported, read or initialised here: a table is chosen per device at the
+    first look-up. Code that is compiled already stays as it is. Calling it again with
+    the same arguments changes nothing; with others, the last call counts.
+
+    Args:
+        tables: your own tables, asked before the packaged ones: a table or dump file, a
+            directory of them, a dict in the host's plain form (lookup key to a list of
+            entries), or a list of these, earlier first.
+        version: a PEP 440 specifier such as ``"~=2026.11"`` that the version of a
+            packaged table must meet.
+        strict: raise where nothing fits, instead of one info line and stock behaviour.
+
+    Returns:
+        A handle; ``with enable(): ...`` puts back what was there before.
+
+    Raises:
+        UnsupportedTorchError: torch is missing or older than 2.10.
+        NoTableError: strict, and no table is packaged for this torch and none was given.
+            Where the device decides, the first look-up raises it.
+        ForeignHandlerError: this thread has a choices handler that look-ups cannot be
+            put in front of.
+        packaging.specifiers.InvalidSpecifier: ``version`` is no specifier.
+        TypeError: ``tables`` is of another type.
+    """
+    listed = _as_list(tables)
+    series = host.installed_series()
+    if series_order(series) > series_order(NEWEST_KNOWN_SERIES):
+        log.info("torch %s is newer than any this release was tested with", series)
+    specifier = _specifier(version)
+    if strict and not listed:
+        from inductor_tables.resources import packaged_series
+
+        if series not in packaged_series():
+            raise NoTableError(_no_table("any device", series, specifier))
+    with _lock:
+        before = _current
+        same = before is not None and (before.tables, before.version, before.strict) == (
+            tuple(listed),
+            specifier,
+            strict,
+        )
+        if not same:
+            _refuse_foreign_handler()
+            _switch(Activation(listed, specifier, strict))
+        return Handle(before)
+
+
+def disable() -> None:
+    """Put back the stock behaviour, in all threads. Code that is compiled stays."""
+    _switch(None)
+
+
+def is_enabled() -> bool:
+    """Whether tables are enabled in this process."""
+    return _current is not None
+
+
+def status() -> Status:
+    """Return what is enabled, which tables serve which device, and what they were asked."""
+    activation = _current
+    torch = host.loaded_torch()
+    if activation is None:
+        return Status(enabled=False, active=config.active, torch=torch, version=None)
+    return Status(
+        enabled=True,
+        active=config.active,
+        torch=torch,
+        version=None if activation.version is None else str(activation.version),
+        devices=activation.devices(),
+        **activation.statistics.snapshot(),
+    )
+
+
+def active_activation() -> Activation | None:
+    """Return what look-ups are made in, None where none are to be made."""
+    return _current if config.active else None
+
+
+class observing:  # noqa: N801 - used as a context manager only
+    """Keep the handler installed, without any table, so that ops are seen under their keys."""
+
+    def __enter__(self) -> None:
+        _observe(+1)
+
+    def __exit__(self, *_: object) -> None:
+        _observe(-1)
+
+
+def _observe(change: int) -> None:
+    global _observers  # noqa: PLW0603 - the switch is the process's
+    with _lock:
+        _observers += change
+        _sync_hooks()
+
+
+def _switch(activation: Activation | None) -> None:
+    global _current  # noqa: PLW0603 - the switch is the process's
+    with _lock:
+        _current = activation
+        _sync_hooks()
+
+
+def _sync_hooks() -> None:
+    global _hooks  # noqa: PLW0603 - the switch is the process's
+    wanted = _current is not None or _observers > 0
+    if wanted and _hooks is None:
+        _hooks = host.HandlerHook(_compose), host.CacheKeyHook(_cache_token)
+        for hook in _hooks:
+            hook.install()
+    elif not wanted and _hooks is not None:
+        for hook in _hooks:
+            hook.uninstall()
+        _hooks = None
+
+
+def _cache_token() -> str | None:
+    activation = active_activation()
+    return None if activation is None else activation.token()
+
+
+def _compose(handler: Any) -> Any:
+    from inductor_tables.handler import compose
+
+    try:
+        return compose(handler)
+    except ForeignHandlerError as error:
+        if _current is not None:
+            _current.report(str(error))
+        return handler
+
+
+def _refuse_foreign_handler() -> None:
+    handler = host.current_handler()
+    if handler is not None:
+        from inductor_tables.handler import compose
+
+        compose(handler)
+
+
+def _as_list(tables: UserTables | Sequence[UserTables] | None) -> list[UserTables]:
+    import os
+    from collections.abc import Mapping
+
+    given = [] if tables is None else [tables] if not isinstance(tables, list | tuple) else tables
+    for number, table in enumerate(given):
+        if not isinstance(table, str | os.PathLike | Mapping):
+            raise TypeError(
+                f"tables[{number}] must be a path or a dict in the host's plain form, "
+                f"found {type(table).__name__}"
+            )
+    return list(given)  # type: ignore[arg-type]
+
+
+def _specifier(version: str | None) -> SpecifierSet | None:
+    if version is None:
+        return None
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(version)

@@ -1,0 +1,141 @@
+"""Settings of the runtime and the recorder, as attributes of this module.
+
+Each has an environment variable, ``INDUCTOR_TABLES_`` and its name in capitals, that is
+read at import. ``config.patch`` changes some for a while, as torch's configs do::
+
+    with config.patch(recorder_topk=3): ...
+    @config.patch("active", False)
+    def f(): ...
+
+An unknown name or a value of the wrong type is refused. Settings are the process's, for
+all of its threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Final
+
+active: bool = True
+"""Whether the handler looks anything up. Off: stock behaviour, at no cost."""
+
+check_src_hash: bool = True
+"""Whether an entry whose template hash is not the installed torch's is dropped."""
+
+recording_active: bool = False
+"""Whether autotuning results are recorded."""
+
+recorder_emit: bool = True
+"""Whether each recorded entry is logged (debug level, ``inductor_tables.recorder``)."""
+
+recorder_record_dir: str | None = None
+"""Directory that dumps are written to; None writes none."""
+
+recorder_topk: int | None = None
+"""How many of the fastest choices are recorded. None or negative: all. 0: none."""
+
+record_template_hash: bool = True
+"""Whether recorded entries carry the hash of their template."""
+
+record_with_device_key: bool = True
+"""Whether recorded keys carry the device's gcnArchName."""
+
+ENV_PREFIX: Final = "INDUCTOR_TABLES_"
+
+
+@dataclass(frozen=True)
+class _Setting:
+    default: bool | int | str | None
+    types: tuple[type, ...]
+    expected: str
+
+
+_SETTINGS: Final[Mapping[str, _Setting]] = {
+    "active": _Setting(True, (bool,), "a bool"),
+    "check_src_hash": _Setting(True, (bool,), "a bool"),
+    "recording_active": _Setting(False, (bool,), "a bool"),
+    "recorder_emit": _Setting(True, (bool,), "a bool"),
+    "recorder_record_dir": _Setting(None, (str, type(None)), "a path as str, or None"),
+    "recorder_topk": _Setting(None, (int, type(None)), "an int, or None"),
+    "record_template_hash": _Setting(True, (bool,), "a bool"),
+    "record_with_device_key": _Setting(True, (bool,), "a bool"),
+}
+
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"0", "false", "no", "off"})
+
+
+@contextlib.contextmanager
+def patch(arg: str | Mapping[str, Any] | None = None, value: Any = None, **changes: Any) -> Iterator[None]:
+    """Change settings for the time of a ``with`` block or a decorated function.
+
+    Takes keywords, a mapping, or one name and its value.
+
+    Raises:
+        AttributeError: a name is no setting; nothing is changed.
+        TypeError: a value has the wrong type; nothing is changed.
+    """
+    if isinstance(arg, str):
+        changes = {arg: value, **changes}
+    elif arg is not None:
+        changes = {**arg, **changes}
+    for name, new in changes.items():
+        _check(name, new)
+    module = sys.modules[__name__]
+    before = {name: getattr(module, name) for name in changes}
+    try:
+        for name, new in changes.items():
+            setattr(module, name, new)
+        yield
+    finally:
+        for name, old in before.items():
+            setattr(module, name, old)
+
+
+def _check(name: str, value: Any) -> None:
+    setting = _SETTINGS.get(name)
+    if setting is None:
+        raise AttributeError(
+            f"inductor_tables.config has no setting {name!r}; there are {', '.join(_SETTINGS)}"
+        )
+    wrong_bool = isinstance(value, bool) and bool not in setting.types
+    if wrong_bool or not isinstance(value, setting.types):
+        raise TypeError(
+            f"inductor_tables.config.{name} must be {setting.expected}, found {value!r}"
+        )
+
+
+def _from_environment(name: str, setting: _Setting) -> Any:
+    variable = ENV_PREFIX + name.upper()
+    text = os.environ.get(variable, "").strip()
+    if not text:
+        return setting.default
+    if bool in setting.types:
+        if text.lower() not in _TRUE | _FALSE:
+            raise ValueError(f"{variable}={text!r}: expected 1 or 0")
+        return text.lower() in _TRUE
+    if int in setting.types:
+        try:
+            return int(text)
+        except ValueError:
+            raise ValueError(f"{variable}={text!r}: expected an int") from None
+    return text
+
+
+class _ConfigModule(ModuleType):
+    """Refuses unknown names and wrong types on assignment."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("__"):
+            _check(name, value)
+        super().__setattr__(name, value)
+
+
+for _name, _setting in _SETTINGS.items():
+    globals()[_name] = _from_environment(_name, _setting)
+sys.modules[__name__].__class__ = _ConfigModule

@@ -1,0 +1,313 @@
+"""The choices handler: look-ups in front of what Inductor would do.
+
+Importing this module imports torch._inductor; the first compile does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch._inductor.choices import InductorChoices
+from torch._inductor.lookup_table import LookupTableChoices
+
+from inductor_tables import config, host
+from inductor_tables.activation import Activation, active_activation
+from inductor_tables.errors import ForeignHandlerError, InvalidTableError
+from inductor_tables.parameters import merge
+from inductor_tables.resources import Candidate
+from inductor_tables.schema import Config, Entry
+
+
+@dataclass
+class _Op:
+    """The op this thread is lowering: one addmm calls the handler several times."""
+
+    identity: tuple[int, int]
+    keys: list[str] = field(default_factory=list)
+    hit_key: str | None = None
+
+
+class _State(threading.local):
+    op: _Op | None = None
+    look: bool = True
+
+
+_STATE = _State()
+
+
+class TableChoices(LookupTableChoices):
+    """Answers from the tables that are enabled; where they have no answer, steps aside.
+
+    The host's override points work in a subclass as they do in its own handler:
+    ``make_lookup_key``, ``make_lookup_key_variants``, ``_entry_is_valid``,
+    ``lookup_template_configs``, ``_fallback`` (``torch/_inductor/lookup_table/choices.py``).
+    """
+
+    def uuid(self) -> str:
+        """Return what identifies the tables in use, for the host's cache keys."""
+        activation = active_activation()
+        return (activation and activation.token()) or ""
+
+    def get_template_configs(
+        self,
+        kernel_inputs: Any,
+        templates: list[Any],
+        op_name: str,
+        kwarg_overrides: dict[str, dict[str, Any]] | None = None,
+    ) -> list[Any]:
+        """Return the ChoiceCallers of one call, from a table where it has an answer.
+
+        If none of a table's choices can be rendered, the stock ones are returned.
+        """
+        op = _current_op() if _STATE.look else None
+        hit_before = op.hit_key if op else None
+        choices = super().get_template_configs(kernel_inputs, templates, op_name, kwarg_overrides)
+        if choices or op is None or op.hit_key == hit_before:
+            return choices
+        activation, key, op.hit_key = active_activation(), op.hit_key, hit_before
+        if activation is not None and key is not None:
+            activation.statistics.dropped("the template could not be rendered", key)
+        return _looking_away(
+            super().get_template_configs, kernel_inputs, templates, op_name, kwarg_overrides
+        )
+
+    def lookup_template_configs(
+        self,
+        kernel_inputs: Any,
+        op_name: str,
+        template_uids: list[str],
+        template_hash_map: dict[str, str | None] | None = None,
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Return the usable entries of the op's key by template, {} where there are none.
+
+        What the user set in ``torch._inductor.config.lookup_table.table`` goes first.
+        """
+        found: dict[str, list[dict[str, Any]]] = super().lookup_template_configs(
+            kernel_inputs, op_name, template_uids, template_hash_map
+        ) if self._get_lookup_table() else {}  # fmt: skip
+        activation = active_activation()
+        if found or activation is None or not _STATE.look:
+            return found
+        keys = self.make_lookup_key_variants(kernel_inputs, op_name)
+        arch = self._get_device_key(kernel_inputs.device())
+        if arch is None or keys[1] is None:
+            return {}
+        for entry, key in _matches(activation, arch, keys):
+            if self._usable(entry, key, template_uids, template_hash_map or {}, activation):
+                plain = dict(entry.config.plain)
+                found.setdefault(plain.pop("template_id"), []).append(plain)
+        return found
+
+    def _usable(
+        self,
+        entry: Entry,
+        key: str,
+        template_uids: Sequence[str],
+        hashes: dict[str, str | None],
+        activation: Activation,
+    ) -> bool:
+        template_id, recorded = entry.config.template_id, entry.config.template_hash
+        installed = hashes.get(template_id)
+        if template_id not in template_uids:
+            reason = f"{template_id} is not offered here (is max_autotune_gemm on?)"
+        elif config.check_src_hash and recorded and installed and recorded != installed:
+            reason = f"{template_id} has changed: recorded {recorded[:12]}, installed {installed[:12]}"
+        elif config.check_src_hash and not self._entry_is_valid(
+            dict(entry.config.plain), template_id, hashes
+        ):
+            reason = f"{template_id} is refused by _entry_is_valid"
+        else:
+            return True
+        activation.statistics.dropped(reason, key)
+        return False
+
+    def _finalize_template_configs(
+        self,
+        template_choices: dict[str, Iterator[Any]],
+        kernel_inputs: Any,
+        templates: list[Any],
+        op_name: str,
+        kwarg_overrides: dict[str, dict[str, Any]] | None = None,
+    ) -> list[Any]:
+        """Return the KernelTemplateChoices of one call of the op."""
+        keys = self.make_lookup_key_variants(kernel_inputs, op_name)
+        op = _current_op()
+        op.keys += [key for key in keys[:1] if key is not None]
+        chosen: list[Any] = []
+        if _STATE.look and active_activation() is not None:
+            host.ensure_preprocessing_fn(keep_table_choices)
+            hashes = {t.uid: getattr(t, "src_hash", None) for t in templates}
+            found = self.lookup_template_configs(kernel_inputs, op_name, list(hashes), hashes)
+            chosen = self._choices_of(found, template_choices, kernel_inputs, keys[0] or "")
+            if chosen:
+                op.hit_key = keys[0]
+            elif op.hit_key is not None:  # another call of this op was answered: nothing to add
+                return []
+        if not chosen:
+            chosen = _looking_away(
+                super()._finalize_template_configs,
+                template_choices,
+                kernel_inputs,
+                templates,
+                op_name,
+                kwarg_overrides,
+            )
+        if config.recording_active:
+            for ktc in chosen:
+                ktc.annotations[host.KEYS_ANNOTATION] = keys
+        return chosen
+
+    def _choices_of(
+        self,
+        found: dict[str, list[dict[str, Any]]],
+        template_choices: dict[str, Iterator[Any]],
+        kernel_inputs: Any,
+        key: str,
+    ) -> list[Any]:
+        """Make the choices that entries stand for; what cannot run here is dropped.
+
+        Unlike the host's ``_create_lookup_choices`` this keeps ``kwarg_overrides`` (an
+        out_dtype, fast accumulation) and takes from an entry only what is a table's to
+        decide, the same on every version (2.10 and 2.11 replace all parameters).
+        """
+        activation = active_activation()
+        chosen = []
+        for template_id, entries in found.items():
+            offered = template_choices[template_id]
+            base = next(offered, None)
+            if base is None:
+                continue
+            template_choices[template_id] = itertools.chain([base], offered)
+            for plain in entries:
+                ktc = _with_entry(base, template_id, plain, kernel_inputs)
+                if not isinstance(ktc, str):
+                    chosen.append(ktc)
+                elif activation is not None:
+                    activation.statistics.dropped(f"{template_id}: {ktc}", key)
+        return chosen
+
+
+def _with_entry(base: Any, template_id: str, plain: dict[str, Any], kernel_inputs: Any) -> Any:
+    """Return ``base`` with an entry's parameters, or why the entry cannot run here."""
+    template_hash = plain.pop("template_hash", None)
+    entry = Config(
+        template_id=template_id, template_hash=template_hash, params=tuple(sorted(plain.items()))
+    )
+    params = merge(
+        entry,
+        base.params.to_kwargs(),
+        lambda divisor: host.divides_statically(divisor, host.reduction_size(kernel_inputs)),
+    )
+    if isinstance(params, str):
+        return params
+    ktc = host.with_params(base, params)
+    ktc.annotations[host.TABLE_ANNOTATION] = entry
+    return ktc
+
+
+def _matches(
+    activation: Activation, arch: str, keys: tuple[str | None, str | None]
+) -> list[tuple[Entry, str]]:
+    """Return the entries of the first table that has the op's key, with that key."""
+    for candidate in activation.candidates(arch):
+        for key in _key_forms(candidate, keys):
+            try:
+                entries = candidate.table.lookup(key)
+            except InvalidTableError as error:
+                activation.forget(candidate, error)
+                break
+            if entries:
+                return [(entry, key) for entry in entries]
+    return []
+
+
+def _key_forms(candidate: Candidate, keys: tuple[str | None, str | None]) -> list[str]:
+    device_key, agnostic_key = keys
+    if candidate.level == "base":
+        return [f"{candidate.table.header.arch}+{agnostic_key}"]
+    if candidate.level == "agnostic":
+        device_key = None
+    return [key for key in (device_key, agnostic_key) if key is not None]
+
+
+def keep_table_choices(choices: list[Any]) -> list[Any]:
+    """Keep a table's choices alone where an op has any, and count the op.
+
+    The host calls it with all choices of an op, whichever of its calls of the handler
+    they came from, right before it would autotune (``AlgorithmSelectorCache.__call__``).
+    """
+    op, _STATE.op = _STATE.op, None
+    from_table = [c for c in choices if _annotated(c)]
+    activation = active_activation()
+    if op is not None and op.keys and activation is not None:
+        key = op.hit_key or op.keys[-1]
+        activation.statistics.op(hit=bool(from_table), key=key)
+    return from_table or choices
+
+
+def _annotated(choice: Any) -> bool:
+    return host.TABLE_ANNOTATION in getattr(choice, "annotations", {})
+
+
+def _current_op() -> _Op:
+    identity = host.current_op()
+    if _STATE.op is None or _STATE.op.identity != identity:
+        _STATE.op = _Op(identity)
+    return _STATE.op
+
+
+def _looking_away(call: Callable[..., list[Any]], *args: Any) -> list[Any]:
+    """Call the host with look-ups off: what is under us decides alone."""
+    before, _STATE.look = _STATE.look, False
+    try:
+        return list(call(*args))
+    finally:
+        _STATE.look = before
+
+
+def compose(handler: Any) -> Any:
+    """Return a handler that looks up first and leaves all else to ``handler``.
+
+    Raises:
+        ForeignHandlerError: the handler's class cannot be extended.
+    """
+    if isinstance(handler, TableChoices):
+        return handler
+    if type(handler) in (InductorChoices, LookupTableChoices):
+        return TableChoices()
+    contributors = host.composed_contributors(handler)
+    if contributors:
+        return host.compose_contributors(handler, _with_look_ups(contributors))
+    return _extend(handler)
+
+
+def _extend(handler: Any) -> Any:
+    """Return an instance of a class that puts look-ups before the handler's own methods."""
+    foreign = type(handler)
+    try:
+        extended = type(f"{foreign.__name__}WithTables", (TableChoices, foreign), {})
+        composed = object.__new__(extended)
+        composed.__dict__ = handler.__dict__  # one state, whoever changes it
+    except (TypeError, AttributeError) as error:
+        raise ForeignHandlerError(
+            f"the choices handler {foreign.__module__}.{foreign.__qualname__} is in charge and "
+            f"cannot be extended with look-ups ({error}); tables are not used under it. Unset it "
+            "(V.set_choices_handler, config.inductor_choices_class) or make it a plain subclass "
+            "of InductorChoices"
+        ) from error
+    return composed
+
+
+def _with_look_ups(contributors: tuple[Any, ...]) -> list[Any]:
+    """Extend the contributor that decides on template configurations, or add one that does."""
+    if any(isinstance(c, TableChoices) for c in contributors):
+        return list(contributors)
+    hook = "_finalize_template_configs"
+    for number, contributor in enumerate(contributors):
+        if getattr(type(contributor), hook) is not getattr(InductorChoices, hook):
+            return [*contributors[:number], _extend(contributor), *contributors[number + 1 :]]
+    return [TableChoices(), *contributors]

@@ -1,0 +1,59 @@
+"""Which parameters of an entry a table may decide, and which the running process does.
+
+A recording holds everything the host's heuristic set: tuning choices, but also facts of
+the recorded graph (``EVEN_K``), of its device (``NUM_SMS``) and of the recording
+process (``ACC_TYPE``, ``ALLOW_TF32``). Only the tuning choices are a table's to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from inductor_tables.schema import Config
+
+REQUIRED: Final = frozenset({"BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "k_split"})
+"""Tuning choices that an entry must make where the template takes them."""
+
+TUNING: Final = REQUIRED | frozenset(
+    {"GROUP_M", "kpack", "matrix_instr_nonkdim", "waves_per_eu", "EPILOGUE_SUBTILE"}
+)
+"""All tuning choices. Whatever else the heuristic sets, it sets for this graph."""
+
+
+def merge(
+    config: Config, base: Mapping[str, Any], divides_k: Callable[[int], bool]
+) -> dict[str, Any] | str:
+    """Return the parameters to run an entry with, or why it cannot run here.
+
+    Args:
+        config: the entry.
+        base: the parameters that the running heuristic sets for the same template, of
+            any of its configurations.
+        divides_k: whether the graph guarantees that a number divides K.
+    """
+    params = dict(config.params)
+    unknown = [name for name in params if name in TUNING and name not in base]
+    if unknown:
+        return f"the template takes no {', '.join(unknown)} here"
+    missing = sorted(name for name in base if name in REQUIRED and name not in params)
+    if missing:
+        return f"the entry lacks {', '.join(missing)}"
+    chosen = {name: value for name, value in params.items() if name in TUNING}
+    wrong = [name for name, value in chosen.items() if not _fits(name, value, base[name])]
+    if wrong:
+        return ", ".join(f"{name}={chosen[name]!r} is not a value it can have" for name in wrong)
+    merged = {**base, **chosen}
+    if "EVEN_K" in merged:  # recorded for the recorded sizes; this graph may promise less
+        merged["EVEN_K"] = divides_k(merged["BLOCK_K"])
+    if "k_split" in merged and not divides_k(merged["k_split"]):
+        return f"k_split={merged['k_split']} does not divide K for certain"
+    return merged
+
+
+def _fits(name: str, value: Any, base: Any) -> bool:
+    if type(value) is not int:
+        return value is None and base is None
+    if name in REQUIRED and name not in ("num_stages", "k_split"):
+        return 0 < value <= 2**12 and value & (value - 1) == 0  # Triton: powers of two
+    return 0 <= value <= 2**12

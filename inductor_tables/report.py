@@ -1,0 +1,128 @@
+"""What the runtime did: counts of look-ups, and the report that ``status()`` gives."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter, deque
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+KEPT_KEYS: Final = 8
+"""How many of the last keys of each kind are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableStatus:
+    """One table that serves a device: level is overlay, exact, base or agnostic."""
+
+    resource: str
+    digest: str
+    table_version: str
+    torch_series: str
+    level: str
+    keys: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """A snapshot for people (``str``), programs (``as_dict``) and logs (``to_json``).
+
+    Counts are of ops, not of calls of the handler. ``dropped`` counts entries by reason.
+    ``devices`` lists, for every arch looked up so far, the tables that serve it.
+    """
+
+    enabled: bool
+    active: bool
+    torch: str | None
+    version: str | None
+    devices: dict[str, list[TableStatus]] = field(default_factory=dict)
+    hits: int = 0
+    misses: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)
+    last_hits: list[str] = field(default_factory=list)
+    last_misses: list[str] = field(default_factory=list)
+    last_dropped: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists, texts and numbers."""
+        return asdict(self)
+
+    def to_json(self) -> str:
+        """Return :meth:`as_dict` as JSON."""
+        return json.dumps(self.as_dict(), indent=2, sort_keys=True)
+
+    def __str__(self) -> str:
+        state = "off" if not self.enabled else "on" if self.active else "on, but config.active=False"
+        lines = [f"inductor-tables: {state} (torch {self.torch or 'not imported'})"]
+        if self.version is not None:
+            lines.append(f"  table version asked for: {self.version}")
+        for arch, tables in sorted(self.devices.items()):
+            lines.append(f"  {arch}: " + ("" if tables else "no table"))
+            lines += [
+                f"    {t.level}: {t.resource} (version {t.table_version}, {t.keys} keys, "
+                f"digest {t.digest[:12]})"
+                for t in tables
+            ]
+        lines.append(f"  ops: {self.hits} hits, {self.misses} misses")
+        lines += [f"  dropped {n}: {reason}" for reason, n in sorted(self.dropped.items())]
+        for title, keys in (
+            ("last hits", self.last_hits),
+            ("last misses", self.last_misses),
+            ("last dropped", self.last_dropped),
+        ):
+            lines += [f"  {title}:"] * bool(keys) + [f"    {key}" for key in keys]
+        lines += [f"  problem: {problem}" for problem in self.problems]
+        return "\n".join(lines)
+
+
+class Statistics:
+    """Counts of one activation; all threads add to it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ops: Counter[str] = Counter()
+        self._reasons: Counter[str] = Counter()
+        self._last: dict[str, deque[str]] = {
+            kind: deque(maxlen=KEPT_KEYS) for kind in ("hit", "miss", "dropped")
+        }
+        self._problems: dict[str, None] = {}
+
+    def op(self, *, hit: bool, key: str) -> None:
+        """Count one op under the key that decided it."""
+        kind = "hit" if hit else "miss"
+        with self._lock:
+            self._ops[kind] += 1
+            _remember(self._last[kind], key)
+
+    def dropped(self, reason: str, key: str) -> None:
+        """Count one entry that was not used."""
+        with self._lock:
+            self._reasons[reason] += 1
+            _remember(self._last["dropped"], key)
+
+    def problem(self, text: str) -> bool:
+        """Keep a problem; True the first time it is seen."""
+        with self._lock:
+            new = text not in self._problems
+            self._problems[text] = None
+            return new
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the fields of :class:`Status` that are counted here."""
+        with self._lock:
+            return {
+                "hits": self._ops["hit"],
+                "misses": self._ops["miss"],
+                "dropped": dict(self._reasons),
+                "last_hits": list(self._last["hit"]),
+                "last_misses": list(self._last["miss"]),
+                "last_dropped": list(self._last["dropped"]),
+                "problems": list(self._problems),
+            }
+
+
+def _remember(last: deque[str], key: str) -> None:
+    if key not in last:
+        last.append(key)

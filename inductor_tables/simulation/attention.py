@@ -1,0 +1,136 @@
+"""Which kernel ``scaled_dot_product_attention`` takes on the simulated device.
+
+torch asks a function of the CUDA build, which asks the device.  A CPU build falls back on the
+plain formula, so that a graph would hold two matrix products that a real run has not.  The rule
+here is an approximation of ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inductor_tables.simulation.patching import Patches
+
+_FLASH_MAX_HEAD = 256
+_FLASH_HEAD_MULTIPLE = 8
+
+
+def patch_attention(patches: Patches) -> None:
+    """Decide for the simulated device, in the place of the composite kernel."""
+    import torch
+
+    op = torch.ops.aten.scaled_dot_product_attention.default
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    kernels: dict[Any, Any] = op.py_kernels
+    before = kernels.get(key)
+
+    def restore() -> None:
+        kernels.pop(key)
+        if before is not None:
+            kernels[key] = before
+        op._dispatch_cache.clear()
+
+    kernels[key] = _attention
+    op._dispatch_cache.clear()
+    patches.callback(restore)
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    import torch
+
+    tensors = (query, key, value)
+    if _takes_flash(*tensors, attn_mask):
+        return _flash(*tensors, dropout_p, is_causal, scale)
+    if not enable_gqa and _takes_efficient(query, attn_mask):
+        return _efficient(*tensors, attn_mask, dropout_p, is_causal, scale)
+    op: Any = torch.ops.aten.scaled_dot_product_attention.default
+    return op._op_dk(
+        torch._C.DispatchKey.CompositeImplicitAutograd,
+        *(query, key, value, attn_mask, dropout_p, is_causal),
+        scale=scale,
+        enable_gqa=enable_gqa,
+    )
+
+
+def _fused_kernels_apply(query: Any) -> bool:
+    return query.device.type == "cuda" and query.dim() == 4 and not query.is_nested
+
+
+def _takes_flash(query: Any, key: Any, value: Any, attn_mask: Any) -> bool:
+    import torch
+
+    head = query.shape[-1]
+    return bool(
+        _fused_kernels_apply(query)
+        and torch.backends.cuda.flash_sdp_enabled()
+        and attn_mask is None
+        and query.dtype in (torch.float16, torch.bfloat16)
+        and head == value.shape[-1]
+        and head <= _FLASH_MAX_HEAD
+    )
+
+
+def _takes_efficient(query: Any, attn_mask: Any) -> bool:
+    import torch
+
+    return bool(
+        _fused_kernels_apply(query)
+        and torch.backends.cuda.mem_efficient_sdp_enabled()
+        and not (attn_mask is not None and attn_mask.requires_grad)
+    )
+
+
+def _flash(
+    query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None
+) -> Any:
+    import torch
+
+    head = query.shape[-1]
+    scale = float(head) ** -0.5 if scale is None else scale
+    missing = -head % _FLASH_HEAD_MULTIPLE
+    if missing:
+        query, key, value = (torch.nn.functional.pad(t, (0, missing)) for t in (query, key, value))
+    out = torch.ops.aten._scaled_dot_product_flash_attention.default(
+        query, key, value, dropout_p, is_causal, False, scale=scale
+    )[0]
+    return out[..., :head] if missing else out
+
+
+def _efficient(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> Any:
+    import torch
+
+    tensors = (query, key, value)
+    needs_logsumexp = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    bias = None if attn_mask is None else _bias(attn_mask, query, key)
+    return torch.ops.aten._scaled_dot_product_efficient_attention.default(
+        *tensors, bias, needs_logsumexp, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _bias(mask: Any, query: Any, key: Any) -> Any:
+    import torch
+
+    if mask.dtype == torch.bool:
+        bias = torch.zeros_like(mask, dtype=query.dtype)
+        mask = bias.masked_fill(mask.logical_not(), float("-inf"))
+    if mask.dim() == 2:
+        mask = mask[None, None]
+    return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])

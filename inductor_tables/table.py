@@ -1,0 +1,498 @@
+"""The table format, reader and writer together.
+
+A table is one msgpack array::
+
+    [magic, format version, root digest, header, index, records]
+
+``header`` is a msgpack map. ``records`` is a blob of records that are decoded one by
+one: first the distinct configurations, then the buckets. A bucket maps the keys whose
+CRC-32 falls into it to their entries: ``[config, time_ns, source, ...]``, three numbers
+an entry. ``index`` holds, for every record, where it ends (uint32, little endian) and
+its BLAKE2b-128 digest. The root digest is BLAKE2b-256 over header and index, so that it
+vouches for every byte while opening a table reads no record at all.
+
+A key is stored exactly, never as a hash of itself: its skeleton (a text shared by
+thousands of keys, kept in the header) and its numbers, so that no key can return
+another key's entry.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from hashlib import blake2b
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import msgpack
+
+from inductor_tables.errors import InvalidTableError
+from inductor_tables.keys import MAX_KEY_LENGTH, join_key, split_key
+from inductor_tables.schema import (
+    MAX_ENTRIES_PER_KEY,
+    Config,
+    Entry,
+    Header,
+    Source,
+    check_count,
+    check_hash,
+    check_list,
+    check_params,
+    check_template_id,
+    check_text,
+)
+from inductor_tables.versions import torch_series
+
+MAGIC: Final = "inductor-tables"
+FORMAT_VERSION: Final = 1
+KEYS_PER_BUCKET: Final = 12
+"""Few enough that a bucket decodes in about 2 µs, many enough that the index stays small."""
+
+_END = struct.Struct("<I")
+_DIGEST_SIZE = 16
+_INDEX_ITEM = _END.size + _DIGEST_SIZE
+_MAX_SKELETONS = 2**20
+_HEADER_FIELDS = (
+    "arch",
+    "config_count",
+    "entry_count",
+    "key_count",
+    "serves_base_arch",
+    "skeletons",
+    "sources",
+    "table_version",
+    "templates",
+    "torch_series",
+)
+_SOURCE_FIELDS = tuple(field.name for field in fields(Source))
+_CARRIED = (None, "hash", "code")
+
+Buffer = bytes | memoryview | mmap.mmap
+
+
+class Table:
+    """A table that is open for look-ups; nothing but its header is decoded yet.
+
+    Attributes:
+        resource: where it came from, for messages.
+        header: what it says of itself.
+        digest: hex of the root digest; two tables with one digest are the same bytes.
+    """
+
+    def __init__(self, data: Buffer, resource: str) -> None:
+        """Read the header.
+
+        Raises:
+            InvalidTableError: ``data`` is no table of this format, is cut short or
+                changed; the message names ``resource`` and the place.
+        """
+        self.resource = resource
+        root, header, index, self._records = _frame(data, self._fail)
+        if blake2b(header + index, digest_size=32).digest() != root:
+            self._fail("header", "the root digest does not match: the file was changed or damaged")
+        self.digest = root.hex()
+        self._index = index
+        self._read_header(_decode(header, "header", self._fail))
+        self._configs: dict[int, Config] = {}
+
+    @classmethod
+    def open(cls, path: Path) -> Table:
+        """Map a file into memory and open it; pages are read when they are asked for.
+
+        Raises:
+            InvalidTableError: as for the constructor, or the file is empty.
+            OSError: the file cannot be read.
+        """
+        with path.open("rb") as file:
+            try:
+                data: Buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except ValueError:  # an empty file cannot be mapped
+                data = b""
+        return cls(data, str(path))
+
+    def __len__(self) -> int:
+        return self.header.key_count
+
+    def lookup(self, key: str) -> tuple[Entry, ...]:
+        """Return the entries of a key, fastest first; empty where the table lacks it.
+
+        Raises:
+            InvalidTableError: the part of the table that would hold the key is damaged.
+        """
+        encoded = self._encode(key)
+        if encoded is None or not self._bucket_count:
+            return ()
+        bucket = self._bucket_of(encoded)
+        found = dict(self._bucket(bucket)).get(encoded)
+        return () if found is None else self._entries(found, f"buckets[{bucket}]")
+
+    def items(self) -> Iterator[tuple[str, tuple[Entry, ...]]]:
+        """Yield every key with its entries, in the order of the keys' text.
+
+        Raises:
+            InvalidTableError: any part of the table is damaged.
+        """
+        stored = [
+            (self._decode_key(encoded, f"buckets[{bucket}]"), found, bucket)
+            for bucket in range(self._bucket_count)
+            for encoded, found in self._bucket(bucket)
+        ]
+        for key, found, bucket in sorted(stored, key=lambda item: item[0]):
+            yield key, self._entries(found, f"buckets[{bucket}]")
+
+    def keys(self) -> Iterator[str]:
+        """Yield every key, in the order of their text."""
+        return (key for key, _ in self.items())
+
+    def verify(self) -> None:
+        """Decode everything and compare with what the writer would make of it.
+
+        Raises:
+            InvalidTableError: some part is damaged, unreachable or not canonical.
+        """
+        held = dict(self.items())
+        if len(held) != self.header.key_count:
+            self._fail("header.key_count", f"{self.header.key_count}, but {len(held)} keys exist")
+        again = write_table(
+            held,
+            table_version=self.header.table_version,
+            series=self.header.torch_series,
+            arch=self.header.arch,
+            serves_base_arch=self.header.serves_base_arch,
+        )
+        if Table(again, self.resource).digest != self.digest:
+            self._fail("records", "the table does not re-encode to the same bytes")
+
+    def _fail(self, where: str, problem: str) -> NoReturn:
+        raise InvalidTableError(self.resource, where, problem)
+
+    def _read_header(self, raw: Any) -> None:
+        fail = self._fail
+        if not isinstance(raw, dict) or tuple(sorted(raw)) != _HEADER_FIELDS:
+            fail("header", f"expected a map of {', '.join(_HEADER_FIELDS)}")
+        count = check_count(raw["config_count"], "header.config_count", fail)
+        skeletons = check_list(raw["skeletons"], "header.skeletons", fail, _MAX_SKELETONS)
+        for number, skeleton in enumerate(skeletons):
+            if not isinstance(skeleton, str) or len(skeleton) > MAX_KEY_LENGTH:
+                fail(f"header.skeletons[{number}]", "expected a text of a key's length at most")
+        self._skeletons = list(skeletons)
+        self._skeleton_ids = {skeleton: number for number, skeleton in enumerate(skeletons)}
+        if len(self._skeleton_ids) != len(skeletons):
+            fail("header.skeletons", "a skeleton is listed twice")
+        self._templates = _read_templates(raw["templates"], fail)
+        sources = check_list(raw["sources"], "header.sources", fail, 2**20)
+        self._sources = tuple(_read_source(s, f"header.sources[{n}]", fail)
+                              for n, s in enumerate(sources))  # fmt: skip
+        self._config_count = count
+        self._bucket_count = len(self._index) // _INDEX_ITEM - count
+        if self._bucket_count < 0:
+            fail("header.config_count", f"{count} configurations, but the index is shorter")
+        self.header = Header(
+            table_version=_version(raw["table_version"], "header.table_version", fail),
+            torch_series=_series(raw["torch_series"], "header.torch_series", fail),
+            arch=check_text(raw["arch"], "header.arch", fail),
+            serves_base_arch=_flag(raw["serves_base_arch"], "header.serves_base_arch", fail),
+            key_count=check_count(raw["key_count"], "header.key_count", fail),
+            entry_count=check_count(raw["entry_count"], "header.entry_count", fail),
+            templates=self._templates,
+            sources=self._sources,
+        )
+
+    def _record(self, number: int, where: str) -> bytes:
+        at = number * _INDEX_ITEM
+        start = _END.unpack_from(self._index, at - _INDEX_ITEM)[0] if number else 0
+        (end,) = _END.unpack_from(self._index, at)
+        record = bytes(self._records[start:end])
+        digest = self._index[at + _END.size : at + _INDEX_ITEM]
+        if blake2b(record, digest_size=_DIGEST_SIZE).digest() != digest:
+            self._fail(where, "the digest does not match: the file was changed or damaged")
+        return record
+
+    def _bucket_of(self, encoded: bytes) -> int:
+        return zlib.crc32(encoded) % self._bucket_count
+
+    def _bucket(self, bucket: int) -> list[tuple[bytes, list[Any]]]:
+        where = f"buckets[{bucket}]"
+        record = self._record(self._config_count + bucket, where)
+        pairs = _decode(record, where, self._fail, pairs=True)
+        if not isinstance(pairs, list) or len(dict(pairs)) != len(pairs):
+            self._fail(where, "expected a map without duplicate keys")
+        return pairs
+
+    def _entries(self, found: Any, where: str) -> tuple[Entry, ...]:
+        if (
+            type(found) is not list
+            or len(found) % 3
+            or not 0 < len(found) <= 3 * MAX_ENTRIES_PER_KEY
+        ):
+            self._fail(where, "expected three numbers an entry")
+        return tuple(
+            Entry(
+                config=self._config(found[at], where),
+                time_ns=check_count(found[at + 1], f"{where}.time_ns", self._fail, optional=True),
+                source=self._source(found[at + 2], where),
+            )
+            for at in range(0, len(found), 3)
+        )
+
+    def _source(self, number: Any, where: str) -> Source:
+        if type(number) is not int or not 0 <= number < len(self._sources):
+            self._fail(where, f"source {number!r} does not exist")
+        return self._sources[number]
+
+    def _config(self, number: Any, where: str) -> Config:
+        known = self._configs.get(number) if type(number) is int else None
+        if known is not None:
+            return known
+        if type(number) is not int or not 0 <= number < self._config_count:
+            self._fail(where, f"configuration {number!r} does not exist")
+        where = f"configs[{number}]"
+        raw = _decode(self._record(number, where), where, self._fail)
+        if not isinstance(raw, list) or len(raw) != 2 or not isinstance(raw[1], dict):
+            self._fail(where, "expected [template, parameters]")
+        template, params = raw
+        if type(template) is not int or not 0 <= template < len(self._templates):
+            self._fail(where, f"template {template!r} does not exist")
+        template_id, template_hash = self._templates[template]
+        config = self._configs[number] = Config(
+            template_id=template_id,
+            template_hash=template_hash,
+            params=check_params(params, where, self._fail),
+        )
+        return config
+
+    def _encode(self, key: str) -> bytes | None:
+        parts = split_key(key)
+        if parts is None:
+            return _pack(key)
+        skeleton = self._skeleton_ids.get(parts[0])
+        return None if skeleton is None else _pack_key(skeleton, parts[1], key)
+
+    def _decode_key(self, encoded: Any, where: str) -> str:
+        raw = _decode(encoded, where, self._fail) if isinstance(encoded, bytes) else None
+        try:
+            key = raw if isinstance(raw, str) else join_key(self._skeletons[raw[0]], raw[1:])
+        except (TypeError, IndexError, ValueError) as error:
+            self._fail(where, f"a key cannot be read: {error}")
+        if self._encode(key) != encoded or self._bucket_of(encoded) != int(where[8:-1]):
+            self._fail(where, f"the key {key[:200]!r} cannot be found where it is")
+        return key
+
+
+def write_table(
+    entries: Mapping[str, Sequence[Entry]],
+    *,
+    table_version: str,
+    series: str,
+    arch: str | None,
+    serves_base_arch: bool = False,
+) -> bytes:
+    """Return the bytes of a table; the same content gives the same bytes.
+
+    Every key's entries are stored fastest first, ties by content.
+
+    Raises:
+        ValueError: a key is empty, longer than 4096 signs or has no entries, or the table
+            would grow past 4 GiB.
+    """
+    ordered = {key: sorted(entries[key], key=lambda e: e.order) for key in sorted(entries)}
+    for key, rows in ordered.items():
+        if not key or len(key) > MAX_KEY_LENGTH or not 0 < len(rows) <= MAX_ENTRIES_PER_KEY:
+            raise ValueError(f"cannot store {len(rows)} entries under the key {key[:200]!r}")
+    rows = [entry for listed in ordered.values() for entry in listed]
+    configs = sorted({e.config for e in rows}, key=lambda c: c.order)
+    templates = sorted({(c.template_id, c.template_hash) for c in configs}, key=_none_first)
+    sources = sorted({e.source for e in rows}, key=_source_order)
+    skeletons = sorted({parts[0] for key in ordered if (parts := split_key(key))})
+    records = _config_records(configs, templates) + _bucket_records(
+        ordered,
+        {skeleton: number for number, skeleton in enumerate(skeletons)},
+        {config: number for number, config in enumerate(configs)},
+        {source: number for number, source in enumerate(sources)},
+    )
+    header = _pack(
+        {
+            "arch": arch,
+            "config_count": len(configs),
+            "entry_count": len(rows),
+            "key_count": len(ordered),
+            "serves_base_arch": serves_base_arch,
+            "skeletons": skeletons,
+            "sources": [[getattr(source, name) for name in _SOURCE_FIELDS] for source in sources],
+            "table_version": table_version,
+            "templates": templates,
+            "torch_series": series,
+        }
+    )
+    index = _index(records)
+    root = blake2b(header + index, digest_size=32).digest()
+    return _pack([MAGIC, FORMAT_VERSION, root, header, index, b"".join(records)])
+
+
+def _config_records(
+    configs: Sequence[Config], templates: Sequence[tuple[str, str | None]]
+) -> list[bytes]:
+    ids = {template: number for number, template in enumerate(templates)}
+    return [_pack([ids[c.template_id, c.template_hash], dict(c.params)]) for c in configs]
+
+
+def _bucket_records(
+    ordered: Mapping[str, Sequence[Entry]],
+    skeletons: Mapping[str, int],
+    configs: Mapping[Config, int],
+    sources: Mapping[Source, int],
+) -> list[bytes]:
+    count = -(-len(ordered) // KEYS_PER_BUCKET)
+    buckets: list[dict[bytes, list[int | None]]] = [{} for _ in range(count)]
+    for key, rows in ordered.items():
+        parts = split_key(key)
+        encoded = _pack(key) if parts is None else _pack_key(skeletons[parts[0]], parts[1], key)
+        buckets[zlib.crc32(encoded) % count][encoded] = [
+            value for e in rows for value in (configs[e.config], e.time_ns, sources[e.source])
+        ]
+    return [_pack(dict(sorted(bucket.items()))) for bucket in buckets]
+
+
+def _index(records: Sequence[bytes]) -> bytes:
+    ends = list(accumulate(map(len, records)))
+    if ends and ends[-1] >= 2**32:
+        raise ValueError("a table cannot grow past 4 GiB; split it")
+    return b"".join(
+        _END.pack(end) + blake2b(record, digest_size=_DIGEST_SIZE).digest()
+        for end, record in zip(ends, records, strict=True)
+    )
+
+
+def _pack(value: Any) -> bytes:
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+def _pack_key(skeleton: int, numbers: list[int], key: str) -> bytes:
+    try:
+        return _pack([skeleton, *numbers])
+    except OverflowError:  # a number past 64 bits: the text itself
+        return _pack(key)
+
+
+def _decode(data: bytes, where: str, fail: Any, *, pairs: bool = False) -> Any:
+    try:
+        return msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=True,
+            object_pairs_hook=list if pairs else None,
+            ext_hook=_no_extension,
+        )
+    except (ValueError, RecursionError) as error:  # every msgpack error is a ValueError
+        fail(where, f"not valid msgpack: {error or type(error).__name__}")
+
+
+def _no_extension(code: int, data: bytes) -> NoReturn:
+    raise ValueError(f"extension type {code} is not allowed")
+
+
+def _frame(data: Buffer, fail: Any) -> tuple[bytes, bytes, bytes, memoryview]:
+    """Split a file into root digest, header, index and records without decoding them."""
+    view = memoryview(data)
+    unpacker = msgpack.Unpacker(raw=False, max_buffer_size=256)
+    unpacker.feed(view[: min(len(view), 256)])
+    try:
+        count = unpacker.read_array_header()
+        magic, version = unpacker.unpack(), unpacker.unpack()
+    except Exception as error:  # noqa: BLE001 - msgpack's kinds are many, all mean one thing
+        fail("magic", f"not an inductor-tables table ({error or type(error).__name__})")
+    if magic != MAGIC:
+        fail("magic", f"expected {MAGIC!r}, found {magic!r}: not an inductor-tables table")
+    if type(version) is not int or version != FORMAT_VERSION:
+        fail(
+            "format_version",
+            f"{version!r} is not known here (this release reads {FORMAT_VERSION}); "
+            "update inductor-tables or rebuild the table",
+        )
+    if count != 6:
+        fail("frame", f"expected 6 parts, found {count}")
+    at = unpacker.tell()
+    parts = []
+    for name in ("root digest", "header", "index", "records"):
+        part, at = _blob(view, at, name, fail)
+        parts.append(part)
+    if at != len(view):
+        fail("frame", f"{len(view) - at} trailing bytes after the table's end")
+    root, header, index, records = parts
+    if len(index) % _INDEX_ITEM:
+        fail("index", f"{len(index)} bytes are no multiple of {_INDEX_ITEM}")
+    return bytes(root), bytes(header), bytes(index), records
+
+
+_BLOB_HEADS = {0xC4: struct.Struct(">xB"), 0xC5: struct.Struct(">xH"), 0xC6: struct.Struct(">xI")}
+
+
+def _blob(view: memoryview, at: int, name: str, fail: Any) -> tuple[memoryview, int]:
+    """Return the msgpack bin that starts at ``at`` as a view, and where it ends."""
+    head = _BLOB_HEADS.get(view[at]) if at < len(view) else None
+    if head is None or at + head.size > len(view):
+        fail(name, "expected a msgpack bin; the file is cut short or damaged")
+    (length,) = head.unpack_from(view, at)
+    start, end = at + head.size, at + head.size + length
+    if end > len(view):
+        fail(name, f"cut short: {length} bytes promised, {len(view) - start} left")
+    return view[start:end], end
+
+
+def _read_templates(raw: Any, fail: Any) -> tuple[tuple[str, str | None], ...]:
+    templates = []
+    for number, pair in enumerate(check_list(raw, "header.templates", fail, 2**16)):
+        where = f"header.templates[{number}]"
+        if not isinstance(pair, list) or len(pair) != 2:
+            fail(where, "expected [template id, hash]")
+        templates.append((check_template_id(pair[0], where, fail), check_hash(pair[1], where, fail)))
+    return tuple(templates)
+
+
+def _read_source(raw: Any, where: str, fail: Any) -> Source:
+    values = check_list(raw, where, fail)
+    if len(values) != len(_SOURCE_FIELDS):
+        fail(where, f"expected {', '.join(_SOURCE_FIELDS)}")
+    named = dict(zip(_SOURCE_FIELDS, values, strict=True))
+    sm_count = check_count(named.pop("sm_count"), f"{where}.sm_count", fail, optional=True)
+    texts = {name: check_text(value, f"{where}.{name}", fail) for name, value in named.items()}
+    if texts["dump_digest"] is None or texts["carried"] not in _CARRIED:
+        fail(where, "a source needs a dump's digest, and carries by 'hash' or 'code' or not at all")
+    return Source(sm_count=sm_count, **texts)  # type: ignore[arg-type]
+
+
+def _version(raw: Any, where: str, fail: Any) -> str:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return str(Version(raw))
+    except (InvalidVersion, TypeError):
+        fail(where, f"{raw!r} is not a PEP 440 version")
+
+
+def _series(raw: Any, where: str, fail: Any) -> str:
+    try:
+        if torch_series(raw) == raw:
+            return str(raw)
+    except (ValueError, TypeError):
+        pass
+    fail(where, f"{raw!r} is not a torch series such as '2.13'")
+
+
+def _flag(raw: Any, where: str, fail: Any) -> bool:
+    if type(raw) is not bool:
+        fail(where, f"expected a bool, found {raw!r}")
+    return raw
+
+
+def _none_first(pair: tuple[str, str | None]) -> tuple[str, str]:
+    return pair[0], pair[1] or ""
+
+
+def _source_order(source: Source) -> tuple[str, ...]:
+    return tuple(str(getattr(source, name)) for name in _SOURCE_FIELDS)
