@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import Final
 
 from inductor_tables.arch import AGNOSTIC_FOLDER, arch_folder
+from inductor_tables.dumps import write_atomically
 from inductor_tables.errors import BuildError
-
-TABLE_FILE: Final = "gemm.msgpack"
-"""Name of every table's file."""
+from inductor_tables.resources import TABLE_FILE
 
 
 def table_path(series: str, arch: str | None) -> PurePosixPath:
@@ -46,20 +42,10 @@ def dump_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that readers see the old content or the new, never a part.
+    """Write a file, and its folder where there is none; readers never see a part of it.
 
     Raises:
         OSError: the file cannot be written; what was there is unharmed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_atomically(path, data)

@@ -54,14 +54,21 @@ class TemplateHashes:
     def problem(self, template_id: str, template_hash: str | None, *, rocm: bool) -> str | None:
         """Say what keeps a recorded (template id, hash) from serving this torch, else None."""
         if template_id not in self.templates:
-            return f"torch {self.version} has no template {template_id!r}"
+            known = ", ".join(self.templates)
+            return (
+                f"unknown template {template_id!r}; expected one of torch {self.version}: {known}"
+            )
         expected = self.templates[template_id]
         if template_hash == expected or (rocm and template_hash == self.rocm.get(template_id)):
             return None
         if template_hash is None:
             return f"{template_id} without a template hash; expected {expected}"
-        shown = "no hash" if expected is None else expected
-        return f"{template_id} is stale: torch {self.version} has {shown}, found {template_hash}"
+        if expected is None:
+            return f"{template_id} has no text to hash; expected no hash, found {template_hash}"
+        return (
+            f"stale {template_id}; expected the hash {expected} of torch {self.version}, "
+            f"found {template_hash}"
+        )
 
 
 def installed_series() -> TorchSeries | None:
@@ -78,12 +85,9 @@ def installed_hashes() -> TemplateHashes:
     Raises:
         ImportError: no torch is installed.
     """
-    import torch
-
+    torch = importlib.import_module("torch")
     templates, rocm = installed_templates()
-    return TemplateHashes(
-        version=Version(torch.__version__).public, templates=templates, rocm=rocm
-    )
+    return TemplateHashes(version=Version(torch.__version__).public, templates=templates, rocm=rocm)
 
 
 def installed_templates() -> tuple[dict[str, str | None], dict[str, str]]:
@@ -92,18 +96,21 @@ def installed_templates() -> tuple[dict[str, str | None], dict[str, str]]:
     The only code here that knows private names of torch, the same on 2.10 to 2.15: every
     template and ATen choice is an attribute of the module that made it, is named by
     ``uid`` and holds its hash as ``src_hash``. Modules that need a package which is not
-    installed (CUTLASS) register nothing for look-ups and are left out.
+    installed (CUTLASS) register nothing for look-ups and are left out, and so are the CPU
+    kernels of MKL-DNN, which only some builds have.
     """
-    from torch._inductor.codegen.common import KernelTemplate
-    from torch._inductor.select_algorithm import ExternKernelChoice, TritonTemplate
-
+    common = importlib.import_module("torch._inductor.codegen.common")
+    select_algorithm = importlib.import_module("torch._inductor.select_algorithm")
     kernels = importlib.import_module(_KERNELS)
     importlib.import_module("torch._inductor.lowering")
     for module in pkgutil.walk_packages(kernels.__path__, f"{_KERNELS}."):
         with suppress(ImportError):
             importlib.import_module(module.name)
-    registered: list[Any] = list(TritonTemplate.all_templates.values())
-    registered += _attributes_of_inductor((KernelTemplate, ExternKernelChoice))
+    kinds = (common.KernelTemplate, select_algorithm.ExternKernelChoice)
+    registered = [
+        *select_algorithm.TritonTemplate.all_templates.values(),
+        *_attributes_of_inductor(kinds),
+    ]
     found = {template.uid: template.src_hash for template in registered}
     text = Path(kernels.__path__[0], "templates", "triton_mm_rocm.py.jinja").read_bytes()
     return dict(sorted(found.items())), {"triton::mm": sha256(text).hexdigest()}
@@ -125,30 +132,15 @@ def read_committed(path: Path = COMMITTED) -> dict[TorchSeries, TemplateHashes]:
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         found = {TorchSeries(series): TemplateHashes(**fields) for series, fields in raw.items()}
-        misfiled = [series for series, hashes in found.items() if hashes.series != series]
+        misfiled = [(s, hashes.version) for s, hashes in found.items() if hashes.series != s]
     except (ValueError, TypeError, AttributeError) as error:
         raise BuildError(
             f"{path}: expected series -> version, templates and rocm, found: {error}; "
             "restore the file or write it anew with 'hashes --write' on each torch"
         ) from error
-    if misfiled:
-        raise BuildError(f"{path}: {misfiled[0]}: version {found[misfiled[0]].version!r} is not of it")
+    for series, version in misfiled:
+        raise BuildError(f"{path}: {series}.version: expected one of {series}, found {version!r}")
     return found
-
-
-def committed_for(series: TorchSeries, path: Path = COMMITTED) -> TemplateHashes:
-    """Return the committed hashes of a series.
-
-    Raises:
-        BuildError: the series is not in the data.
-    """
-    known = read_committed(path)
-    if series not in known:
-        raise BuildError(
-            f"{path}: expected hashes of torch {series}, found those of {', '.join(known)}; "
-            f"run 'python -m build_tools hashes --write' with torch {series} installed"
-        )
-    return known[series]
 
 
 def write_committed(hashes: TemplateHashes, path: Path = COMMITTED) -> None:

@@ -83,6 +83,11 @@ class Activation:
         if self.statistics.problem(problem):
             log.warning("%s", problem)
 
+    def swallow(self, error: Exception, what: str) -> None:
+        """Report an error that must not end the user's compile; the trace goes to debug."""
+        self.report(f"{what} ({type(error).__name__}: {error}); stock choices are used")
+        log.debug("%s", what, exc_info=error)
+
     def devices(self) -> dict[str, list[TableStatus]]:
         """Return, for every arch looked up so far, the tables that serve it."""
         return {

@@ -71,7 +71,9 @@ _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
 
 @contextlib.contextmanager
-def patch(arg: str | Mapping[str, Any] | None = None, value: Any = None, **changes: Any) -> Iterator[None]:
+def patch(
+    arg: str | Mapping[str, Any] | None = None, value: Any = None, **changes: Any
+) -> Iterator[None]:
     """Change settings for the time of a ``with`` block or a decorated function.
 
     Takes keywords, a mapping, or one name and its value.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch._inductor.choices import InductorChoices
@@ -16,10 +16,14 @@ from torch._inductor.lookup_table import LookupTableChoices
 
 from inductor_tables import config, host
 from inductor_tables.activation import Activation, active_activation
-from inductor_tables.errors import ForeignHandlerError, InvalidTableError
+from inductor_tables.errors import ForeignHandlerError, InvalidTableError, NoTableError
 from inductor_tables.parameters import merge
 from inductor_tables.resources import Candidate
 from inductor_tables.schema import Config, Entry
+
+
+Keys = tuple[str | None, str | None]
+"""The device-specific and the device-agnostic lookup key of an op."""
 
 
 @dataclass
@@ -27,8 +31,9 @@ class _Op:
     """The op this thread is lowering: one addmm calls the handler several times."""
 
     identity: tuple[int, int]
-    keys: list[str] = field(default_factory=list)
-    hit_key: str | None = None
+    keys: Keys = (None, None)
+    hit: Keys | None = None
+    answered: bool = False
 
 
 class _State(threading.local):
@@ -63,17 +68,26 @@ class TableChoices(LookupTableChoices):
 
         If none of a table's choices can be rendered, the stock ones are returned.
         """
-        op = _current_op() if _STATE.look else None
-        hit_before = op.hit_key if op else None
-        choices = super().get_template_configs(kernel_inputs, templates, op_name, kwarg_overrides)
-        if choices or op is None or op.hit_key == hit_before:
+        call = super().get_template_configs
+        activation = active_activation() if _STATE.look else None
+        if activation is None:
+            return list(call(kernel_inputs, templates, op_name, kwarg_overrides))
+        op = _current_op()
+        before, op.hit = op.hit, None
+        try:
+            choices = list(call(kernel_inputs, templates, op_name, kwarg_overrides))
+        except Exception as error:
+            if op.hit is None:  # not ours: no choice of this call came from a table
+                raise
+            activation.swallow(error, f"a choice for {op.hit[0]} could not be rendered")
+            choices = []
+        if op.hit is None or choices:
+            op.answered = op.answered or op.hit is not None
+            op.hit = op.hit or before
             return choices
-        activation, key, op.hit_key = active_activation(), op.hit_key, hit_before
-        if activation is not None and key is not None:
-            activation.statistics.dropped("the template could not be rendered", key)
-        return _looking_away(
-            super().get_template_configs, kernel_inputs, templates, op_name, kwarg_overrides
-        )
+        activation.statistics.dropped("the template could not be rendered", op.hit[0] or "")
+        op.hit = before
+        return _looking_away(call, kernel_inputs, templates, op_name, kwarg_overrides)
 
     def lookup_template_configs(
         self,
@@ -86,16 +100,18 @@ class TableChoices(LookupTableChoices):
 
         What the user set in ``torch._inductor.config.lookup_table.table`` goes first.
         """
-        found: dict[str, list[dict[str, Any]]] = super().lookup_template_configs(
-            kernel_inputs, op_name, template_uids, template_hash_map
-        ) if self._get_lookup_table() else {}  # fmt: skip
-        activation = active_activation()
-        if found or activation is None or not _STATE.look:
+        activation = active_activation() if _STATE.look else None
+        found: dict[str, list[dict[str, Any]]] = {}
+        if self._get_lookup_table() or activation is None:
+            found = super().lookup_template_configs(
+                kernel_inputs, op_name, template_uids, template_hash_map
+            )
+        if found or activation is None:
             return found
-        keys = self.make_lookup_key_variants(kernel_inputs, op_name)
         arch = self._get_device_key(kernel_inputs.device())
-        if arch is None or keys[1] is None:
+        if arch is None:  # not a device that tables are for
             return {}
+        keys = _current_op().keys = self.make_lookup_key_variants(kernel_inputs, op_name)
         for entry, key in _matches(activation, arch, keys):
             if self._usable(entry, key, template_uids, template_hash_map or {}, activation):
                 plain = dict(entry.config.plain)
@@ -134,19 +150,12 @@ class TableChoices(LookupTableChoices):
         kwarg_overrides: dict[str, dict[str, Any]] | None = None,
     ) -> list[Any]:
         """Return the KernelTemplateChoices of one call of the op."""
-        keys = self.make_lookup_key_variants(kernel_inputs, op_name)
-        op = _current_op()
-        op.keys += [key for key in keys[:1] if key is not None]
-        chosen: list[Any] = []
-        if _STATE.look and active_activation() is not None:
-            host.ensure_preprocessing_fn(keep_table_choices)
-            hashes = {t.uid: getattr(t, "src_hash", None) for t in templates}
-            found = self.lookup_template_configs(kernel_inputs, op_name, list(hashes), hashes)
-            chosen = self._choices_of(found, template_choices, kernel_inputs, keys[0] or "")
-            if chosen:
-                op.hit_key = keys[0]
-            elif op.hit_key is not None:  # another call of this op was answered: nothing to add
-                return []
+        activation = active_activation() if _STATE.look else None
+        chosen = []
+        if activation is not None:
+            chosen = self._answer(activation, template_choices, kernel_inputs, templates, op_name)
+            if not chosen and _current_op().answered:
+                return []  # another call of this op was answered: nothing to add to it
         if not chosen:
             chosen = _looking_away(
                 super()._finalize_template_configs,
@@ -157,8 +166,51 @@ class TableChoices(LookupTableChoices):
                 kwarg_overrides,
             )
         if config.recording_active:
+            keys = self.make_lookup_key_variants(kernel_inputs, op_name)
             for ktc in chosen:
                 ktc.annotations[host.KEYS_ANNOTATION] = keys
+        return chosen
+
+    def _answer(
+        self,
+        activation: Activation,
+        template_choices: dict[str, Iterator[Any]],
+        kernel_inputs: Any,
+        templates: list[Any],
+        op_name: str,
+    ) -> list[Any]:
+        """Return a table's choices, [] where it has none; the one boundary of a look-up."""
+        try:
+            host.ensure_preprocessing_fn(keep_table_choices)
+            hashes = {t.uid: getattr(t, "src_hash", None) for t in templates}
+            op = _current_op()
+            op.keys = (None, None)
+            found = self.lookup_template_configs(kernel_inputs, op_name, list(hashes), hashes)
+            if found and op.keys == (None, None):  # the user's own table, the host's own rules
+                return self._host_choices(found, templates, kernel_inputs, op_name, op)
+            chosen = self._choices_of(found, template_choices, kernel_inputs, op.keys[0] or "")
+            op.hit = op.keys if chosen else op.hit
+        except NoTableError:  # strict: the user asked for it
+            raise
+        except Exception as error:  # noqa: BLE001 - a table never ends the user's compile
+            activation.swallow(error, f"looking {op_name} up failed")
+            return []
+        return chosen
+
+    def _host_choices(
+        self,
+        found: dict[str, list[dict[str, Any]]],
+        templates: list[Any],
+        kernel_inputs: Any,
+        op_name: str,
+        op: _Op,
+    ) -> list[Any]:
+        """Make the choices of ``config.lookup_table.table`` exactly as the host does."""
+        chosen = list(self._create_lookup_choices(found, templates, kernel_inputs, op_name))
+        for ktc in chosen:
+            ktc.annotations[host.TABLE_ANNOTATION] = "torch._inductor.config.lookup_table.table"
+        op.keys = self.make_lookup_key_variants(kernel_inputs, op_name)
+        op.hit = op.keys if chosen else op.hit
         return chosen
 
     def _choices_of(
@@ -243,9 +295,10 @@ def keep_table_choices(choices: list[Any]) -> list[Any]:
     op, _STATE.op = _STATE.op, None
     from_table = [c for c in choices if _annotated(c)]
     activation = active_activation()
-    if op is not None and op.keys and activation is not None:
-        key = op.hit_key or op.keys[-1]
-        activation.statistics.op(hit=bool(from_table), key=key)
+    if activation is None:
+        return choices
+    if op is not None and op.keys[0] is not None:
+        activation.statistics.op(hit=bool(from_table), key=(op.hit or op.keys)[0] or "")
     return from_table or choices
 
 

@@ -16,11 +16,11 @@ from inductor_tables.errors import InvalidKeyError
 _TENSOR = r"\(torch\.\w+, \[[-\d, ]*\], \[[-\d, ]*\]\)"
 _KEY = re.compile(
     rf"(?:(?P<device>[^\n]+?)\+)?(?P<inputs>\({_TENSOR}(?:, {_TENSOR})*,?\))"
-    r"(?:\+(?P<scalars>\w+=[^\n]*))?\+(?P<op_name>[\w-]+)",
+    r"(?:\+(?P<scalars>\w+=[^\n]*))?\+(?P<op_name>[A-Za-z_][\w-]*)",
     re.ASCII,
 )
 _TENSOR_PARTS = re.compile(r"\(torch\.(\w+), \[([-\d, ]*)\], \[([-\d, ]*)\]\)", re.ASCII)
-_NUMBER = re.compile(r"(?<![\w.:+-])(0|[1-9][0-9]*)(?![\w.])", re.ASCII)
+_NUMBER = re.compile(r"(?<![\w.:+-])(0|[1-9][0-9]{0,18})(?![\w.])", re.ASCII)
 
 MAX_KEY_LENGTH = 4096
 """Longest key text in characters that a table or a dump may hold."""
@@ -116,7 +116,9 @@ def problem_of(parsed: ParsedKey) -> ParsedKey:
 def split_key(key: str) -> tuple[str, list[int]] | None:
     """Split a key into its skeleton (every plain number a ``#``) and those numbers.
 
-    ``join_key`` undoes it exactly. None where it could not: the key holds a ``#``.
+    A plain number has at most 19 digits, so that it fits 64 bits; a longer one stays in
+    the skeleton. ``join_key`` undoes it exactly. None where it could not: the key holds
+    a ``#``.
     """
     if "#" in key:
         return None

@@ -153,8 +153,7 @@ def _plain_table(plain: Mapping[str, Any], series: TorchSeries, place: str) -> T
         if not isinstance(rows, Sequence) or isinstance(rows, str | bytes):
             fail(where, f"expected a list of entries, found {type(rows).__name__}")
         entries[key] = [
-            # A plain list is fastest first; its place stands in for the time it lacks.
-            Entry(config=plain_config(row, f"{where}[{at}]", fail), time_ns=at, source=source)
+            Entry(config=plain_config(row, f"{where}[{at}]", fail), time_ns=None, source=source)
             for at, row in enumerate(rows)
         ]
     return _in_memory({key: rows for key, rows in entries.items() if rows}, series, place)

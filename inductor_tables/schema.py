@@ -23,10 +23,12 @@ MAX_ENTRIES_PER_KEY: Final = 4096
 MAX_PARAMS: Final = 64
 
 _PARAM_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
-_PARAM_TEXT = re.compile(r"(?:tl|torch)\.[a-z][a-z0-9_]{0,31}", re.ASCII)
+_PARAM_TEXT = re.compile(
+    r"(?:tl|torch)\.(?:bool|(?:u?int|b?float|complex)[0-9][a-z0-9_]{0,15})", re.ASCII
+)
 _TEMPLATE_ID = re.compile(r"[a-z][a-z0-9_]{0,31}::[A-Za-z][A-Za-z0-9_.]{0,95}", re.ASCII)
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_TEXT = re.compile(r"[^\x00-\x1f\x7f-\x9f]{0,256}")
+_MAX_TEXT: Final = 256
 
 NOT_PARAMS: Final = frozenset({"template_id", "template_hash"})
 """Fields of a plain entry that are no parameters of its template."""
@@ -35,9 +37,11 @@ Fail = Callable[[str, str], NoReturn]
 """Raises the caller's error for (place, problem)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Config:
     """A template with its parameters; equal ones are stored once in a table.
+
+    Equality is by content and type: ``True`` and ``1`` are two values of a parameter.
 
     ``template_hash`` is the SHA-256 of the template's text in hex, None for ATen
     choices, which have none.
@@ -58,6 +62,12 @@ class Config:
         """Sort key by content: ties never depend on the order of the input."""
         typed = (f"{name}={type(value).__name__}:{value}" for name, value in self.params)
         return (self.template_id, self.template_hash or "", *typed)
+
+    def __eq__(self, other: object) -> bool:
+        return self.order == other.order if isinstance(other, Config) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.order)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,11 +183,14 @@ def check_params(
 def check_param(name: Any, value: Any, where: str, fail: Fail) -> None:
     """Hold a parameter to the whitelist.
 
-    A name is an ASCII identifier of at most 64 signs and no Python keyword. A value is
-    None, a bool, an int of at most 31 bits, or a dtype's name such as ``tl.float32``.
+    A name is an ASCII identifier of at most 64 signs and no Python keyword or field. A
+    value is None, a bool, an int of at most 31 bits, or the name of a dtype with its width
+    such as ``tl.float32``.
     """
     if not isinstance(name, str) or not _PARAM_NAME.fullmatch(name) or keyword.iskeyword(name):
         fail(where, f"parameter name {_shown(name)} is not a plain ASCII identifier")
+    if name in NOT_PARAMS:
+        fail(where, f"{name!r} is a field of an entry and cannot be a parameter")
     place = f"{where}.{name}"
     if value is None or isinstance(value, bool):
         return
@@ -207,9 +220,11 @@ def check_hash(value: Any, where: str, fail: Fail) -> str | None:
 
 
 def check_text(value: Any, where: str, fail: Fail) -> str | None:
-    """Return a short text without control characters, or None."""
-    if value is not None and (not isinstance(value, str) or not _TEXT.fullmatch(value)):
-        fail(where, f"{_shown(value)} is not a text of at most 256 printable signs")
+    """Return a text of at most 256 printable signs, or None."""
+    if value is not None and (
+        not isinstance(value, str) or len(value) > _MAX_TEXT or not value.isprintable()
+    ):
+        fail(where, f"{_shown(value)} is not a text of at most {_MAX_TEXT} printable signs")
     return value
 
 

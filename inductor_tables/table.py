@@ -26,7 +26,7 @@ from dataclasses import fields
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar
 
 import msgpack
 
@@ -55,7 +55,8 @@ KEYS_PER_BUCKET: Final = 12
 _END = struct.Struct("<I")
 _DIGEST_SIZE = 16
 _INDEX_ITEM = _END.size + _DIGEST_SIZE
-_MAX_SKELETONS = 2**20
+_MAX_ITEMS = 2**20
+_MAX_HEADER = 2**26
 _HEADER_FIELDS = (
     "arch",
     "config_count",
@@ -72,6 +73,7 @@ _SOURCE_FIELDS = tuple(field.name for field in fields(Source))
 _CARRIED = (None, "hash", "code")
 
 Buffer = bytes | memoryview | mmap.mmap
+_T = TypeVar("_T")
 
 
 class Table:
@@ -94,6 +96,9 @@ class Table:
         root, header, index, self._records = _frame(data, self._fail)
         if blake2b(header + index, digest_size=32).digest() != root:
             self._fail("header", "the root digest does not match: the file was changed or damaged")
+        end = _END.unpack_from(index, len(index) - _INDEX_ITEM)[0] if index else 0
+        if end != len(self._records):
+            self._fail("records", f"{len(self._records)} bytes, but the last record ends at {end}")
         self.digest = root.hex()
         self._index = index
         self._read_header(_decode(header, "header", self._fail))
@@ -127,7 +132,7 @@ class Table:
         if encoded is None or not self._bucket_count:
             return ()
         bucket = self._bucket_of(encoded)
-        found = dict(self._bucket(bucket)).get(encoded)
+        found = self._bucket(bucket).get(encoded)
         return () if found is None else self._entries(found, f"buckets[{bucket}]")
 
     def items(self) -> Iterator[tuple[str, tuple[Entry, ...]]]:
@@ -139,7 +144,7 @@ class Table:
         stored = [
             (self._decode_key(encoded, f"buckets[{bucket}]"), found, bucket)
             for bucket in range(self._bucket_count)
-            for encoded, found in self._bucket(bucket)
+            for encoded, found in self._bucket(bucket).items()
         ]
         for key, found, bucket in sorted(stored, key=lambda item: item[0]):
             yield key, self._entries(found, f"buckets[{bucket}]")
@@ -175,7 +180,7 @@ class Table:
         if not isinstance(raw, dict) or tuple(sorted(raw)) != _HEADER_FIELDS:
             fail("header", f"expected a map of {', '.join(_HEADER_FIELDS)}")
         count = check_count(raw["config_count"], "header.config_count", fail)
-        skeletons = check_list(raw["skeletons"], "header.skeletons", fail, _MAX_SKELETONS)
+        skeletons = check_list(raw["skeletons"], "header.skeletons", fail, _MAX_ITEMS)
         for number, skeleton in enumerate(skeletons):
             if not isinstance(skeleton, str) or len(skeleton) > MAX_KEY_LENGTH:
                 fail(f"header.skeletons[{number}]", "expected a text of a key's length at most")
@@ -184,7 +189,7 @@ class Table:
         if len(self._skeleton_ids) != len(skeletons):
             fail("header.skeletons", "a skeleton is listed twice")
         self._templates = _read_templates(raw["templates"], fail)
-        sources = check_list(raw["sources"], "header.sources", fail, 2**20)
+        sources = check_list(raw["sources"], "header.sources", fail, _MAX_ITEMS)
         self._sources = tuple(_read_source(s, f"header.sources[{n}]", fail)
                               for n, s in enumerate(sources))  # fmt: skip
         self._config_count = count
@@ -215,13 +220,13 @@ class Table:
     def _bucket_of(self, encoded: bytes) -> int:
         return zlib.crc32(encoded) % self._bucket_count
 
-    def _bucket(self, bucket: int) -> list[tuple[bytes, list[Any]]]:
+    def _bucket(self, bucket: int) -> dict[Any, Any]:
         where = f"buckets[{bucket}]"
         record = self._record(self._config_count + bucket, where)
-        pairs = _decode(record, where, self._fail, pairs=True)
-        if not isinstance(pairs, list) or len(dict(pairs)) != len(pairs):
-            self._fail(where, "expected a map without duplicate keys")
-        return pairs
+        found = _decode(record, where, self._fail)
+        if not isinstance(found, dict):
+            self._fail(where, f"expected a map, found {type(found).__name__}")
+        return found
 
     def _entries(self, found: Any, where: str) -> tuple[Entry, ...]:
         if (
@@ -268,16 +273,23 @@ class Table:
     def _encode(self, key: str) -> bytes | None:
         parts = split_key(key)
         if parts is None:
-            return _pack(key)
+            try:
+                return _pack(key)
+            except UnicodeEncodeError:  # a lone surrogate: no table can hold the key
+                return None
         skeleton = self._skeleton_ids.get(parts[0])
-        return None if skeleton is None else _pack_key(skeleton, parts[1], key)
+        return None if skeleton is None else _pack([skeleton, *parts[1]])
 
     def _decode_key(self, encoded: Any, where: str) -> str:
         raw = _decode(encoded, where, self._fail) if isinstance(encoded, bytes) else None
+        if not isinstance(raw, str | list):
+            self._fail(where, "a key is neither a text nor a list of numbers")
         try:
             key = raw if isinstance(raw, str) else join_key(self._skeletons[raw[0]], raw[1:])
         except (TypeError, IndexError, ValueError) as error:
             self._fail(where, f"a key cannot be read: {error}")
+        if not 0 < len(key) <= MAX_KEY_LENGTH:
+            self._fail(where, f"a key of {len(key)} signs; at most {MAX_KEY_LENGTH} are allowed")
         if self._encode(key) != encoded or self._bucket_of(encoded) != int(where[8:-1]):
             self._fail(where, f"the key {key[:200]!r} cannot be found where it is")
         return key
@@ -296,63 +308,94 @@ def write_table(
     Every key's entries are stored fastest first, ties by content.
 
     Raises:
-        ValueError: a key is empty, longer than 4096 signs or has no entries, or the table
-            would grow past 4 GiB.
+        ValueError: a key is empty, longer than 4096 signs or has no entries, a value is
+            one that no table may hold, or the table would grow past its limits.
     """
-    ordered = {key: sorted(entries[key], key=lambda e: e.order) for key in sorted(entries)}
-    for key, rows in ordered.items():
-        if not key or len(key) > MAX_KEY_LENGTH or not 0 < len(rows) <= MAX_ENTRIES_PER_KEY:
-            raise ValueError(f"cannot store {len(rows)} entries under the key {key[:200]!r}")
-    rows = [entry for listed in ordered.values() for entry in listed]
+    for key, listed in entries.items():
+        _check_row(key, listed)
+    rows = [entry for listed in entries.values() for entry in listed]
     configs = sorted({e.config for e in rows}, key=lambda c: c.order)
     templates = sorted({(c.template_id, c.template_hash) for c in configs}, key=_none_first)
     sources = sorted({e.source for e in rows}, key=_source_order)
-    skeletons = sorted({parts[0] for key in ordered if (parts := split_key(key))})
-    records = _config_records(configs, templates) + _bucket_records(
-        ordered,
-        {skeleton: number for number, skeleton in enumerate(skeletons)},
-        {config: number for number, config in enumerate(configs)},
-        {source: number for number, source in enumerate(sources)},
-    )
+    split = {key: split_key(key) for key in entries}
+    skeletons = sorted({parts[0] for parts in split.values() if parts is not None})
+    encoded = _encoded_keys(split, _numbered(skeletons))
+    records = [
+        *_config_records(configs, _numbered(templates)),
+        *_bucket_records(entries, encoded, _numbered(configs), _numbered(sources)),
+    ]
     header = _pack(
         {
             "arch": arch,
             "config_count": len(configs),
             "entry_count": len(rows),
-            "key_count": len(ordered),
+            "key_count": len(entries),
             "serves_base_arch": serves_base_arch,
             "skeletons": skeletons,
             "sources": [[getattr(source, name) for name in _SOURCE_FIELDS] for source in sources],
-            "table_version": table_version,
+            "table_version": _version(table_version, "table_version", _refuse),
             "templates": templates,
             "torch_series": series,
         }
     )
     index = _index(records)
     root = blake2b(header + index, digest_size=32).digest()
-    return _pack([MAGIC, FORMAT_VERSION, root, header, index, b"".join(records)])
+    table = _pack([MAGIC, FORMAT_VERSION, root, header, index, b"".join(records)])
+    Table(table, "new table")  # what cannot be read is not written
+    return table
+
+
+def _check_row(key: str, listed: Sequence[Entry]) -> None:
+    if not key or len(key) > MAX_KEY_LENGTH or not 0 < len(listed) <= MAX_ENTRIES_PER_KEY:
+        raise ValueError(f"cannot store {len(listed)} entries under the key {key[:200]!r}")
+    for entry in listed:
+        check_count(entry.time_ns, f"[{key[:200]!r}].time_ns", _refuse, optional=True)
+
+
+def _refuse(where: str, problem: str) -> NoReturn:
+    raise ValueError(f"{where}: {problem}")
+
+
+def _numbered(items: Sequence[_T]) -> dict[_T, int]:
+    return {item: number for number, item in enumerate(items)}
+
+
+def _encoded_keys(
+    split: Mapping[str, tuple[str, list[int]] | None], skeletons: Mapping[str, int]
+) -> dict[str, bytes]:
+    return {
+        key: _pack(key if parts is None else [skeletons[parts[0]], *parts[1]])
+        for key, parts in split.items()
+    }
 
 
 def _config_records(
-    configs: Sequence[Config], templates: Sequence[tuple[str, str | None]]
+    configs: Sequence[Config], templates: Mapping[tuple[str, str | None], int]
 ) -> list[bytes]:
-    ids = {template: number for number, template in enumerate(templates)}
-    return [_pack([ids[c.template_id, c.template_hash], dict(c.params)]) for c in configs]
+    return [
+        _pack(
+            [
+                templates[config.template_id, config.template_hash],
+                dict(check_params(dict(config.params), f"configs[{number}]", _refuse)),
+            ]
+        )
+        for number, config in enumerate(configs)
+    ]
 
 
 def _bucket_records(
-    ordered: Mapping[str, Sequence[Entry]],
-    skeletons: Mapping[str, int],
+    entries: Mapping[str, Sequence[Entry]],
+    encoded: Mapping[str, bytes],
     configs: Mapping[Config, int],
     sources: Mapping[Source, int],
 ) -> list[bytes]:
-    count = -(-len(ordered) // KEYS_PER_BUCKET)
+    count = -(-len(entries) // KEYS_PER_BUCKET)
     buckets: list[dict[bytes, list[int | None]]] = [{} for _ in range(count)]
-    for key, rows in ordered.items():
-        parts = split_key(key)
-        encoded = _pack(key) if parts is None else _pack_key(skeletons[parts[0]], parts[1], key)
-        buckets[zlib.crc32(encoded) % count][encoded] = [
-            value for e in rows for value in (configs[e.config], e.time_ns, sources[e.source])
+    for key, listed in entries.items():
+        rows = [(e.order, sources[e.source], configs[e.config], e.time_ns) for e in listed]
+        rows.sort()
+        buckets[zlib.crc32(encoded[key]) % count][encoded[key]] = [
+            value for _, source, config, time_ns in rows for value in (config, time_ns, source)
         ]
     return [_pack(dict(sorted(bucket.items()))) for bucket in buckets]
 
@@ -372,24 +415,32 @@ def _pack(value: Any) -> bytes:
     return packed
 
 
-def _pack_key(skeleton: int, numbers: list[int], key: str) -> bytes:
-    try:
-        return _pack([skeleton, *numbers])
-    except OverflowError:  # a number past 64 bits: the text itself
-        return _pack(key)
+_PREFIX: Final = b"\x96" + _pack(MAGIC) + _pack(FORMAT_VERSION)
 
 
-def _decode(data: bytes, where: str, fail: Any, *, pairs: bool = False) -> Any:
+def _decode(data: bytes, where: str, fail: Any) -> Any:
+    most = min(len(data), _MAX_ITEMS)
     try:
         return msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
-            object_pairs_hook=list if pairs else None,
+            object_pairs_hook=_no_duplicates,
             ext_hook=_no_extension,
+            max_array_len=most,
+            max_map_len=most,
+            max_ext_len=0,
         )
-    except (ValueError, RecursionError) as error:  # every msgpack error is a ValueError
-        fail(where, f"not valid msgpack: {error or type(error).__name__}")
+    # Every msgpack error is a ValueError; old releases reserve what a nested length promises.
+    except (ValueError, RecursionError, MemoryError) as error:
+        fail(where, f"not valid msgpack: {str(error) or type(error).__name__}")
+
+
+def _no_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a map has a key twice")
+    return found
 
 
 def _no_extension(code: int, data: bytes) -> NoReturn:
@@ -405,7 +456,8 @@ def _frame(data: Buffer, fail: Any) -> tuple[bytes, bytes, bytes, memoryview]:
         count = unpacker.read_array_header()
         magic, version = unpacker.unpack(), unpacker.unpack()
     except Exception as error:  # noqa: BLE001 - msgpack's kinds are many, all mean one thing
-        fail("magic", f"not an inductor-tables table ({error or type(error).__name__})")
+        problem = str(error) or type(error).__name__
+        fail("magic", f"not an inductor-tables table ({problem})")
     if magic != MAGIC:
         fail("magic", f"expected {MAGIC!r}, found {magic!r}: not an inductor-tables table")
     if type(version) is not int or version != FORMAT_VERSION:
@@ -417,6 +469,8 @@ def _frame(data: Buffer, fail: Any) -> tuple[bytes, bytes, bytes, memoryview]:
     if count != 6:
         fail("frame", f"expected 6 parts, found {count}")
     at = unpacker.tell()
+    if bytes(view[:at]) != _PREFIX:
+        fail("frame", "the first three parts are not in their shortest form")
     parts = []
     for name in ("root digest", "header", "index", "records"):
         part, at = _blob(view, at, name, fail)
@@ -424,20 +478,28 @@ def _frame(data: Buffer, fail: Any) -> tuple[bytes, bytes, bytes, memoryview]:
     if at != len(view):
         fail("frame", f"{len(view) - at} trailing bytes after the table's end")
     root, header, index, records = parts
+    if len(header) > _MAX_HEADER:
+        fail("header", f"{len(header)} bytes; at most {_MAX_HEADER} are allowed")
     if len(index) % _INDEX_ITEM:
         fail("index", f"{len(index)} bytes are no multiple of {_INDEX_ITEM}")
     return bytes(root), bytes(header), bytes(index), records
 
 
-_BLOB_HEADS = {0xC4: struct.Struct(">xB"), 0xC5: struct.Struct(">xH"), 0xC6: struct.Struct(">xI")}
+_BLOB_HEADS = {  # each with the shortest blob that needs it
+    0xC4: (struct.Struct(">xB"), 0),
+    0xC5: (struct.Struct(">xH"), 2**8),
+    0xC6: (struct.Struct(">xI"), 2**16),
+}
 
 
 def _blob(view: memoryview, at: int, name: str, fail: Any) -> tuple[memoryview, int]:
     """Return the msgpack bin that starts at ``at`` as a view, and where it ends."""
-    head = _BLOB_HEADS.get(view[at]) if at < len(view) else None
+    head, least = _BLOB_HEADS.get(view[at], (None, 0)) if at < len(view) else (None, 0)
     if head is None or at + head.size > len(view):
         fail(name, "expected a msgpack bin; the file is cut short or damaged")
     (length,) = head.unpack_from(view, at)
+    if length < least:
+        fail(name, f"the length {length} is not in its shortest form")
     start, end = at + head.size, at + head.size + length
     if end > len(view):
         fail(name, f"cut short: {length} bytes promised, {len(view) - start} left")
@@ -446,11 +508,13 @@ def _blob(view: memoryview, at: int, name: str, fail: Any) -> tuple[memoryview, 
 
 def _read_templates(raw: Any, fail: Any) -> tuple[tuple[str, str | None], ...]:
     templates = []
-    for number, pair in enumerate(check_list(raw, "header.templates", fail, 2**16)):
+    for number, pair in enumerate(check_list(raw, "header.templates", fail, _MAX_ITEMS)):
         where = f"header.templates[{number}]"
         if not isinstance(pair, list) or len(pair) != 2:
             fail(where, "expected [template id, hash]")
-        templates.append((check_template_id(pair[0], where, fail), check_hash(pair[1], where, fail)))
+        templates.append(
+            (check_template_id(pair[0], where, fail), check_hash(pair[1], where, fail))
+        )
     return tuple(templates)
 
 
@@ -470,16 +534,17 @@ def _version(raw: Any, where: str, fail: Any) -> str:
     from packaging.version import InvalidVersion, Version
 
     try:
-        return str(Version(raw))
-    except (InvalidVersion, TypeError):
+        return str(Version(check_text(raw, where, fail) or ""))
+    except InvalidVersion:
         fail(where, f"{raw!r} is not a PEP 440 version")
 
 
 def _series(raw: Any, where: str, fail: Any) -> str:
+    text = check_text(raw, where, fail) or ""
     try:
-        if torch_series(raw) == raw:
-            return str(raw)
-    except (ValueError, TypeError):
+        if torch_series(text) == text:
+            return text
+    except ValueError:
         pass
     fail(where, f"{raw!r} is not a torch series such as '2.13'")
 
@@ -495,4 +560,4 @@ def _none_first(pair: tuple[str, str | None]) -> tuple[str, str]:
 
 
 def _source_order(source: Source) -> tuple[str, ...]:
-    return tuple(str(getattr(source, name)) for name in _SOURCE_FIELDS)
+    return tuple(repr(getattr(source, name)) for name in _SOURCE_FIELDS)  # None is not 'None'

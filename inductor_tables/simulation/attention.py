@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from inductor_tables.simulation.patching import Patches
 
 _FLASH_MAX_HEAD = 256
@@ -17,8 +19,6 @@ _FLASH_HEAD_MULTIPLE = 8
 
 def patch_attention(patches: Patches) -> None:
     """Decide for the simulated device, in the place of the composite kernel."""
-    import torch
-
     op = torch.ops.aten.scaled_dot_product_attention.default
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     kernels: dict[Any, Any] = op.py_kernels
@@ -35,7 +35,7 @@ def patch_attention(patches: Patches) -> None:
     patches.callback(restore)
 
 
-def _attention(
+def _attention(  # noqa: PLR0917 - the operator's own signature
     query: Any,
     key: Any,
     value: Any,
@@ -46,17 +46,16 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Any:
-    import torch
-
-    tensors = (query, key, value)
-    if _takes_flash(*tensors, attn_mask):
-        return _flash(*tensors, dropout_p, is_causal, scale)
+    heads = (query, key, value)
+    settings: dict[str, Any] = {"dropout_p": dropout_p, "is_causal": is_causal, "scale": scale}
+    if _takes_flash(query, value, attn_mask):
+        return _flash(*heads, **settings)
     if not enable_gqa and _takes_efficient(query, attn_mask):
-        return _efficient(*tensors, attn_mask, dropout_p, is_causal, scale)
+        return _efficient(*heads, attn_mask, **settings)
     op: Any = torch.ops.aten.scaled_dot_product_attention.default
     return op._op_dk(
         torch._C.DispatchKey.CompositeImplicitAutograd,
-        *(query, key, value, attn_mask, dropout_p, is_causal),
+        *(*heads, attn_mask, dropout_p, is_causal),
         scale=scale,
         enable_gqa=enable_gqa,
     )
@@ -66,9 +65,7 @@ def _fused_kernels_apply(query: Any) -> bool:
     return query.device.type == "cuda" and query.dim() == 4 and not query.is_nested
 
 
-def _takes_flash(query: Any, key: Any, value: Any, attn_mask: Any) -> bool:
-    import torch
-
+def _takes_flash(query: Any, value: Any, attn_mask: Any) -> bool:
     head = query.shape[-1]
     return bool(
         _fused_kernels_apply(query)
@@ -81,8 +78,6 @@ def _takes_flash(query: Any, key: Any, value: Any, attn_mask: Any) -> bool:
 
 
 def _takes_efficient(query: Any, attn_mask: Any) -> bool:
-    import torch
-
     return bool(
         _fused_kernels_apply(query)
         and torch.backends.cuda.mem_efficient_sdp_enabled()
@@ -91,10 +86,8 @@ def _takes_efficient(query: Any, attn_mask: Any) -> bool:
 
 
 def _flash(
-    query: Any, key: Any, value: Any, dropout_p: float, is_causal: bool, scale: float | None
+    query: Any, key: Any, value: Any, *, dropout_p: float, is_causal: bool, scale: float | None
 ) -> Any:
-    import torch
-
     head = query.shape[-1]
     scale = float(head) ** -0.5 if scale is None else scale
     missing = -head % _FLASH_HEAD_MULTIPLE
@@ -111,12 +104,11 @@ def _efficient(
     key: Any,
     value: Any,
     attn_mask: Any,
+    *,
     dropout_p: float,
     is_causal: bool,
     scale: float | None,
 ) -> Any:
-    import torch
-
     tensors = (query, key, value)
     needs_logsumexp = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     bias = None if attn_mask is None else _bias(attn_mask, query, key)
@@ -126,8 +118,6 @@ def _efficient(
 
 
 def _bias(mask: Any, query: Any, key: Any) -> Any:
-    import torch
-
     if mask.dtype == torch.bool:
         bias = torch.zeros_like(mask, dtype=query.dtype)
         mask = bias.masked_fill(mask.logical_not(), float("-inf"))

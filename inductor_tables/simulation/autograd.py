@@ -10,6 +10,9 @@ import heapq
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import torch
+from torch.autograd.graph import get_gradient_edge
+
 from inductor_tables.simulation.patching import Patches
 
 # Nodes of the autograd graph have no public type with what is read here.
@@ -19,7 +22,6 @@ _Tensor = Any
 
 def patch_autograd(patches: Patches) -> None:
     """Differentiate simulated tensors in Python; leave all others to the engine."""
-    import torch
 
     def grad(engine: Any, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if any(t.device.type == "cuda" for t in _tensors(outputs)):
@@ -29,13 +31,13 @@ def patch_autograd(patches: Patches) -> None:
     patches.wrap(torch.autograd, "grad", grad)
 
 
-def python_grad(
+def python_grad(  # noqa: PLR0917 - the signature of torch.autograd.grad
     outputs: Any,
     inputs: Any,
     grad_outputs: Any = None,
-    retain_graph: bool | None = None,
+    retain_graph: bool | None = None,  # noqa: ARG001
     create_graph: bool = False,
-    allow_unused: bool | None = None,
+    allow_unused: bool | None = None,  # noqa: ARG001
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[_Tensor | None, ...]:
@@ -47,9 +49,6 @@ def python_grad(
     Raises:
         NotImplementedError: ``is_grads_batched``.
     """
-    import torch
-    from torch.autograd.graph import get_gradient_edge
-
     if is_grads_batched:
         raise NotImplementedError("batched gradients are not simulated")
     targets = _tensors(inputs)
@@ -71,8 +70,6 @@ def python_grad(
 
 
 def _tensors(value: Any) -> Sequence[Any]:
-    import torch
-
     return (value,) if isinstance(value, torch.Tensor) else tuple(value)
 
 
@@ -164,8 +161,6 @@ def _fitted(grad: _Tensor, metadata: Any) -> _Tensor:
 
 def _materialized(node: _Node, slot: int, received: dict[int, _Tensor]) -> _Tensor:
     """Give a Python function zeros for outputs without a gradient, the default of its context."""
-    import torch
-
     if slot in received:
         return received[slot]
     metadata = node._input_metadata[slot]

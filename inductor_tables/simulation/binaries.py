@@ -22,9 +22,10 @@ class KernelUsage:
 
 
 def kernel_usage(backend: Backend, binary: bytes, assembly: str | None = None) -> KernelUsage:
-    """Return what one kernel uses.
+    """Return what one kernel uses, by its binary or its assembly text.
 
     Args:
+        backend: which of the two to read.
         binary: a cubin; not looked at for ``"hip"``.
         assembly: the amdgcn text, for ``"hip"``; without it the figures are 0.
 
@@ -49,7 +50,7 @@ def _cubin_usage(binary: bytes) -> KernelUsage:
         file.write(binary)
         file.flush()
         command = [str(_cuobjdump()), "--dump-resource-usage", file.name]
-        text = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        text = subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603
     found = re.search(r"REG:(\d+) STACK:(\d+) SHARED:\d+ LOCAL:(\d+)", text)
     if found is None:
         raise SimulationError(f"cuobjdump told no resource usage of a cubin; it said {text!r}")

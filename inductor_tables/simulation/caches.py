@@ -9,6 +9,11 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
+from torch._functorch import config as functorch_config
+from torch._inductor import config
+from torch._inductor.async_compile import AsyncCompile
+from torch._subclasses.fake_tensor import FakeTensorMode
+
 from inductor_tables.simulation.patching import Patches
 
 # Modules whose lru_caches may hold an answer of the device, or a patched function of torch.cuda;
@@ -50,8 +55,6 @@ _KEEP = frozenset(
 
 def clear_device_caches() -> None:
     """Empty the lru_caches that may hold an answer of the device, and fake tensors' cache."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
     for cached in _device_caches():
         cached.cache_clear()
     FakeTensorMode.cache_clear()  # meta functions look at torch.version.hip
@@ -82,9 +85,6 @@ def patch_settings(patches: Patches) -> str:
     A disk cache filled here carries the simulated device's name: a real run would hit it, and a
     hit skips lowering.  ``force_disable_caches`` would leave a cache folder behind per compile.
     """
-    import torch._functorch.config as functorch_config
-    import torch._inductor.config as config
-
     folder = patches.enter_context(tempfile.TemporaryDirectory(prefix="inductor_simulation_"))
     _patch_environment(patches, folder)
     patches.enter_context(
@@ -129,8 +129,6 @@ def _set_environment(name: str, value: str | None) -> None:
 
 def _patch_workers(patches: Patches) -> None:
     """Start no compile workers: they would inherit none of the patches."""
-    from torch._inductor.async_compile import AsyncCompile
-
-    nothing = classmethod(lambda cls: None)
+    nothing = classmethod(lambda _cls: None)
     patches.replace(AsyncCompile, "wakeup", nothing, if_present=True)
     patches.replace(AsyncCompile, "warm_pool", nothing, if_present=True)

@@ -9,6 +9,11 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import torch
+from torch._inductor import compile_fx, config
+from torch._inductor.graph import GraphLowering
+from torch._subclasses.fake_tensor import FakeTensor
+
 from inductor_tables.simulation.driver import refuse_launch
 from inductor_tables.simulation.patching import Patches
 from inductor_tables.simulation.records import Phase, Recorder
@@ -19,7 +24,6 @@ def patch_codegen(patches: Patches, recorder: Recorder, folder: str, *, codegen:
 
     Without ``codegen`` even the scheduler is left out; the choices are made by then.
     """
-    from torch._inductor.graph import GraphLowering
 
     def compile_to_module(_original: Any, graph: Any) -> Any:
         code = ""
@@ -49,9 +53,7 @@ def patch_compile_fx(patches: Patches, recorder: Recorder, fake_mode: Any) -> No
     ``torch.compile`` looks the backend's function up in its module at every call, so that user
     code which knows nothing of the simulation is served too.
     """
-    import torch._inductor.compile_fx as host
-
-    real_inner = host.compile_fx_inner
+    real_inner = compile_fx.compile_fx_inner
 
     def inner(graph_module: Any, example_inputs: Any, *args: Any, **kwargs: Any) -> Any:
         stub = _stub(graph_module, fake_mode)
@@ -59,7 +61,7 @@ def patch_compile_fx(patches: Patches, recorder: Recorder, fake_mode: Any) -> No
             real_inner(graph_module, example_inputs, *args, **kwargs)
         return stub
 
-    def compile_fx(
+    def lowered(
         original: Any, model: Any, example_inputs: Any, inner_compile: Any = None, *args: Any,
         **kwargs: Any,
     ) -> Any:  # fmt: skip
@@ -67,7 +69,7 @@ def patch_compile_fx(patches: Patches, recorder: Recorder, fake_mode: Any) -> No
             inner_compile = inner
         return original(model, _refaked(example_inputs), inner_compile, *args, **kwargs)
 
-    patches.wrap(host, "compile_fx", compile_fx)
+    patches.wrap(compile_fx, "compile_fx", lowered)
 
 
 @contextlib.contextmanager
@@ -93,8 +95,6 @@ def _plain_wrapper(kwargs: dict[str, Any]) -> Iterator[None]:
     CUDA graphs wrap the finished callable; the C++ wrapper generates code in two passes, between
     which it runs the first on real inputs.  The kernels are the same.
     """
-    import torch._inductor.config as config
-
     if hasattr(kwargs.get("cudagraphs"), "value"):
         kwargs["cudagraphs"].value = False
     if kwargs.get("cpp_wrapper"):
@@ -108,9 +108,6 @@ def _refaked(example_inputs: Sequence[Any]) -> Sequence[Any]:
 
     torch 2.10 hands the backend the caller's fake tensors as they are; 2.11 and later do this.
     """
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor
-
     context = torch._guards.TracingContext.try_get()
     if context is None or context.fake_mode is None:
         return example_inputs
@@ -132,8 +129,6 @@ def _stub(graph_module: Any, fake_mode: Any) -> Callable[[Any], list[Any]]:
     An output that is an input of the graph is passed through; any other is made anew with the
     traced sizes and strides, symbols replaced by their hints.
     """
-    import torch
-
     inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
     outputs = next(n for n in graph_module.graph.nodes if n.op == "output").args[0]
 
@@ -154,17 +149,13 @@ def _stub(graph_module: Any, fake_mode: Any) -> Callable[[Any], list[Any]]:
 
 
 def _fresh(value: Any, mode: Any) -> Any:
-    import torch
-
     if isinstance(value, torch.SymInt):
         return _hint(value)
     if not isinstance(value, torch.Tensor):
         return value
     size, stride = map(_hint, value.shape), map(_hint, value.stride())
     with mode:
-        return torch.empty_strided(
-            list(size), list(stride), dtype=value.dtype, device=value.device
-        )
+        return torch.empty_strided(list(size), list(stride), dtype=value.dtype, device=value.device)
 
 
 def _hint(size: Any) -> int:

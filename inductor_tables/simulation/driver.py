@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
+from collections.abc import Callable
 from typing import Any
+
+import torch
+from triton.backends import backends
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
 
 from inductor_tables.errors import SimulationError
 from inductor_tables.simulation.binaries import kernel_usage
 from inductor_tables.simulation.catalogue import DeviceSpec
 from inductor_tables.simulation.patching import Patches
-
-_BACKEND_NAME = {"cuda": "nvidia", "hip": "amd"}
+from inductor_tables.simulation.vendor import TRITON_BACKEND
 
 
 def refuse_launch(*_args: Any, **_kwargs: Any) -> Any:
@@ -22,35 +26,13 @@ def refuse_launch(*_args: Any, **_kwargs: Any) -> Any:
     raise SimulationError("a simulated device runs no kernels; only lowering and compiling work")
 
 
-def triton_backend(spec: DeviceSpec) -> Any:
-    """Return Triton's backend for the device.
-
-    Raises:
-        SimulationError: triton is not installed, or was built without the backend.
-    """
-    name = _BACKEND_NAME[spec.backend]
-    if importlib.util.find_spec("triton") is None:
-        raise SimulationError(
-            "triton is not installed, and Inductor lowers nothing for a GPU without it; "
-            "install the triton release that this torch names (CPU builds of torch leave it out)"
-        )
-    from triton.backends import backends
-
-    if name not in backends:
-        found = ", ".join(sorted(backends))
-        raise SimulationError(
-            f"this triton has no {name!r} backend, which {spec.name} needs; found: {found}"
-        )
-    return backends[name]
-
-
 class _Utils:
     """Stands in for the driver's compiled helper module."""
 
     def __init__(self, spec: DeviceSpec) -> None:
         self._spec = spec
 
-    def get_device_properties(self, device: int = 0) -> dict[str, int]:
+    def get_device_properties(self, _device: int = 0) -> dict[str, int]:
         spec = self._spec
         return {
             "max_shared_mem": spec.shared_memory_per_block_optin,
@@ -62,9 +44,7 @@ class _Utils:
             "mem_bus_width": spec.memory_bus_width,
         }
 
-    def load_binary(
-        self, name: str, kernel: bytes, shared: int, device: int
-    ) -> tuple[int, int, int, int, int]:
+    def load_binary(self, _name: str, kernel: bytes, *_rest: Any) -> tuple[int, ...]:
         """Return (module, function, registers, spills, most threads) as the real one does."""
         usage = kernel_usage(self._spec.backend, kernel)
         return 0, 0, usage.registers, usage.spills, self._spec.max_threads_per_block
@@ -75,25 +55,26 @@ class _Utils:
         return refuse_launch
 
 
+def _answering(answer: Any) -> Callable[..., Any]:
+    return lambda *_args, **_kwargs: answer
+
+
 def simulated_driver(spec: DeviceSpec) -> Any:
     """Return an instance of a subclass of the real driver: torch checks with isinstance."""
-    import torch
-    from triton.backends.compiler import GPUTarget
-
-    base: Any = triton_backend(spec).driver
+    base: Any = backends[TRITON_BACKEND[spec.backend]].driver
     target = GPUTarget(spec.backend, spec.triton_arch, spec.warp_size)
     methods = {
         # The real initialiser compiles and loads a helper against the vendor's runtime.
-        "__init__": lambda self: None,
+        "__init__": _answering(None),
         "utils": _Utils(spec),
-        "launcher_cls": staticmethod(lambda src, metadata: refuse_launch),
-        "is_active": staticmethod(lambda: True),
-        "get_current_target": lambda self: target,
-        "get_current_device": lambda self: 0,
-        "set_current_device": lambda self, device: None,
-        "get_device_capability": lambda self, device=0: spec.capability,
-        "get_current_stream": lambda self, device=0: 0,
-        "get_active_torch_device": lambda self: torch.device("cuda", 0),
+        "launcher_cls": staticmethod(_answering(refuse_launch)),
+        "is_active": staticmethod(_answering(True)),
+        "get_current_target": _answering(target),
+        "get_current_device": _answering(0),
+        "set_current_device": _answering(None),
+        "get_device_capability": _answering(spec.capability),
+        "get_current_stream": _answering(0),
+        "get_active_torch_device": _answering(torch.device("cuda", 0)),
         "get_benchmarker": refuse_launch,
         "get_empty_cache_for_benchmark": refuse_launch,
         "clear_cache": refuse_launch,
@@ -103,8 +84,6 @@ def simulated_driver(spec: DeviceSpec) -> Any:
 
 def patch_triton_driver(patches: Patches, spec: DeviceSpec) -> None:
     """Make the simulated driver the active one: the templates ask it for limits and the target."""
-    from triton.runtime import driver
-
     # "active" is a property over "_active" since triton 3.5; the attribute itself before.
     name = "_active" if hasattr(driver, "_active") else "active"
     patches.replace(driver, name, simulated_driver(spec))

@@ -13,6 +13,8 @@ from __future__ import annotations
 import ctypes
 import pathlib
 
+import torch
+
 from inductor_tables.errors import SimulationError
 
 # c10::DeviceType
@@ -30,8 +32,6 @@ def ensure_device_guard() -> None:
     Raises:
         SimulationError: this build's registry is not where it is in the supported versions.
     """
-    import torch
-
     if torch.cuda._is_compiled():
         return
     slots = _registry(pathlib.Path(torch.__file__).parent / "lib")

@@ -1,4 +1,4 @@
-"""The simulated device as torch sees it: ``torch.version``, ``torch.cuda``, Dynamo's interface."""
+"""The simulated device as torch.cuda, Dynamo and fake tensors see it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch._dynamo import device_interface
+from torch._inductor import utils
+from torch._subclasses import fake_tensor
+
 from inductor_tables.simulation.catalogue import DeviceSpec
 from inductor_tables.simulation.patching import Patches
-
-# What a build without the vendor's runtime claims while it simulates.
-_RUNTIME_VERSION = {"cuda": "13.0", "hip": "7.0"}
 
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 
@@ -43,19 +45,6 @@ def properties_of(spec: DeviceSpec) -> types.SimpleNamespace:
     return properties
 
 
-def patch_build(patches: Patches, spec: DeviceSpec) -> None:
-    """Claim a build for the device's vendor; before torch._inductor is first imported.
-
-    Template registration and some defaults of the configuration read ``torch.version.hip`` once,
-    at import.
-    """
-    import torch
-
-    for vendor in ("cuda", "hip"):
-        version = getattr(torch.version, vendor) or _RUNTIME_VERSION[vendor]
-        patches.replace(torch.version, vendor, version if vendor == spec.backend else None)
-
-
 def _always(answer: Any) -> Callable[..., Any]:
     """Return a new function each time: Dynamo keeps its handlers by function."""
     return lambda *_args, **_kwargs: answer
@@ -85,16 +74,12 @@ def _device_answers(spec: DeviceSpec) -> dict[str, Any]:
     }
 
 
-def _rng_state(device: Any = "cuda") -> Any:
-    import torch
-
+def _rng_state(_device: Any = "cuda") -> Any:
     return torch.zeros(16, dtype=torch.uint8, device="cpu")
 
 
 def patch_torch_cuda(patches: Patches, spec: DeviceSpec) -> None:
     """Answer questions about the device, and never initialise one."""
-    import torch
-
     memory = (spec.total_memory, spec.total_memory)
     answers = _device_answers(spec) | {
         "_exchange_device": _always(0),
@@ -118,19 +103,17 @@ def patch_torch_cuda(patches: Patches, spec: DeviceSpec) -> None:
 
 def patch_dynamo_interface(patches: Patches, spec: DeviceSpec) -> None:
     """Answer in Dynamo's interface too: it took its own references when it was imported."""
-    import torch._dynamo.device_interface as interface
-
     answers = _device_answers(spec) | {
         "exchange_device": _always(0),
         "get_raw_stream": _always(0),
         "maybe_exchange_device": _always(0),
     }
     for name, answer in answers.items():
-        patches.replace(interface.CudaInterface, name, staticmethod(answer), if_present=True)
+        patches.replace(device_interface.CudaInterface, name, staticmethod(answer), if_present=True)
     # The worker's caches are filled once a process, and would outlive the simulation.
     properties = answers["get_device_properties"]()
-    patches.replace(interface, "caching_worker_device_properties", {"cuda": [properties]})
-    patches.replace(interface, "caching_worker_current_devices", {"cuda": 0})
+    patches.replace(device_interface, "caching_worker_device_properties", {"cuda": [properties]})
+    patches.replace(device_interface, "caching_worker_current_devices", {"cuda": 0})
 
 
 def patch_accelerator_device(patches: Patches) -> None:
@@ -138,16 +121,11 @@ def patch_accelerator_device(patches: Patches) -> None:
 
     Patching torch.accelerator itself breaks Dynamo on CPU builds.
     """
-    import torch
-    import torch._inductor.utils as utils
-
     device = torch.device("cuda", 0)
     patches.replace(utils, "_current_accelerator_device", lambda: device, if_present=True)
 
 
 def patch_fake_tensors(patches: Patches) -> None:
     """Keep fake tensors from initialising the device that now "is available"."""
-    import torch._subclasses.fake_tensor as fake_tensor
-
-    patches.replace(fake_tensor.FakeTensorMode, "avoid_device_init", property(lambda mode: True))
+    patches.replace(fake_tensor.FakeTensorMode, "avoid_device_init", property(_always(True)))
     patches.replace(fake_tensor, "init_gpu_context", _nothing(), if_present=True)

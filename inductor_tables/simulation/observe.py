@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from torch._inductor.choices import InductorChoices
+from torch._inductor.lookup_table.choices import LookupTableChoices
+from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelCaller
 
 from inductor_tables.errors import SimulationError
 from inductor_tables.simulation.patching import Patches
@@ -43,8 +48,6 @@ def chooser(pick: Pick) -> Callable[[Sequence[Any]], Any]:
 
 
 def _first_extern(choices: Sequence[Any]) -> Any:
-    from torch._inductor.select_algorithm import ExternKernelCaller
-
     return next((c for c in choices if isinstance(c, ExternKernelCaller)), choices[0])
 
 
@@ -54,9 +57,6 @@ def patch_handler_calls(patches: Patches, recorder: Recorder) -> None:
     Handlers override ``_finalize_template_configs`` and inherit this method, so that wrapping
     the base class's sees any handler.  A choice's parameters are final once it returns.
     """
-    from torch._inductor.choices import InductorChoices
-    from torch._inductor.lookup_table.choices import LookupTableChoices
-
     keys: Any = LookupTableChoices()
 
     def record(
@@ -89,8 +89,6 @@ def patch_selector(patches: Patches, recorder: Recorder, pick: Pick) -> None:
 
     The real selector would compile and time them; given one choice it returns that one.
     """
-    from torch._inductor.select_algorithm import AlgorithmSelectorCache
-
     take = chooser(pick)
 
     def select(
@@ -104,10 +102,10 @@ def patch_selector(patches: Patches, recorder: Recorder, pick: Pick) -> None:
         if chosen is not None:
             _record_op(recorder, name, calls, left, chosen)
             left = [chosen]
-        _preprocess_once_only(selector)
         recorder.pending.append([])
         try:
-            return original(selector, name, left, *rest, **kwargs)
+            with _preprocessed(selector):
+                return original(selector, name, left, *rest, **kwargs)
         finally:
             recorder.pending.pop()
 
@@ -124,10 +122,12 @@ def _chosen(name: str, left: Sequence[Any], take: Callable[[Sequence[Any]], Any]
     return chosen
 
 
-def _preprocess_once_only(selector: Any) -> None:
+@contextlib.contextmanager
+def _preprocessed(selector: Any) -> Iterator[None]:
     """Let the selector's next run of its preprocessing functions pass: they have run.
 
-    They may count or record, so that a second run would be seen.
+    They may count or record, so that a second run would be seen.  What the selector lowers after
+    that (a subgraph choice's own operations) meets them again.
     """
     functions = selector.preprocessing_fns
 
@@ -136,6 +136,10 @@ def _preprocess_once_only(selector: Any) -> None:
         return choices
 
     selector.preprocessing_fns = [put_back]
+    try:
+        yield
+    finally:
+        selector.preprocessing_fns = functions
 
 
 def _record_op(

@@ -27,6 +27,9 @@ class Patches(contextlib.ExitStack):
         """Set ``owner.name`` until the stack closes.
 
         Args:
+            owner: a module, class or object.
+            name: the attribute.
+            value: what to set; a staticmethod, classmethod or property for a class.
             if_present: do nothing where the owner has no such attribute; for names that only
                 some supported torch versions have.
 

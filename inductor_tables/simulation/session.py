@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from inductor_tables.simulation.catalogue import DeviceSpec
 from inductor_tables.simulation.records import ChoicesCall, Note, OpLowering, Recorder
-
-if TYPE_CHECKING:
-    import torch
 
 _DEVICE = "cuda:0"
 _DEFAULT_OPTIONS = {"max_autotune_gemm": True}
@@ -63,15 +62,11 @@ class Simulation:
 
     def empty(self, *size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return a contiguous simulated tensor; ``size`` as for ``torch.empty``."""
-        import torch
-
         with self.fake_mode:
             return torch.empty(*size, dtype=dtype, device=_DEVICE)
 
     def zeros(self, *size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Return a contiguous simulated tensor; the name is for user code that reads better so."""
-        import torch
-
         with self.fake_mode:
             return torch.zeros(*size, dtype=dtype, device=_DEVICE)
 
@@ -81,16 +76,13 @@ class Simulation:
         A parameter stays a parameter and ``requires_grad`` is kept.
 
         Args:
+            tensor: read for its layout only.
             dtype: replaces the type of a floating-point tensor.
         """
-        import torch
-
         if dtype is None or not tensor.is_floating_point():
             dtype = tensor.dtype
         with self.fake_mode:
-            fake = torch.empty_strided(
-                tensor.size(), tensor.stride(), dtype=dtype, device=_DEVICE
-            )
+            fake = torch.empty_strided(tensor.size(), tensor.stride(), dtype=dtype, device=_DEVICE)
         if isinstance(tensor, torch.nn.Parameter):
             return torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
         return fake.requires_grad_(tensor.requires_grad)
@@ -107,8 +99,6 @@ class Simulation:
                 the meta device as default, so that it allocates nothing.
             dtype: replaces the type of floating-point parameters and buffers.
         """
-        import torch
-
         if not isinstance(module, torch.nn.Module):
             with torch.device("meta"):
                 module = module()
@@ -134,14 +124,13 @@ class Simulation:
         Dynamo is reset first.  Nothing runs.
 
         Args:
+            function: what ``torch.compile`` takes.
             args: positional arguments of the call; tensors must be simulated.
             options: Inductor settings, added to ``{"max_autotune_gemm": True}``.
             grad: trace with gradients, which lowers the forward and the backward graph.
             dynamic: as in ``torch.compile``.
             kwargs: keyword arguments of the call.
         """
-        import torch
-
         torch._dynamo.reset()
         start = time.perf_counter()
         compiled: Any = torch.compile(
@@ -155,8 +144,6 @@ class Simulation:
 
 def _tensors_of(module: torch.nn.Module) -> list[torch.Tensor]:
     """Return parameters, buffers and plain tensor attributes of a module and all inside it."""
-    import torch
-
     tensors: list[torch.Tensor] = []
     for inner in module.modules():
         held = (*inner._parameters.values(), *inner._buffers.values(), *vars(inner).values())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch._inductor.fx_passes import pad_mm
+
 from inductor_tables.simulation.patching import Patches
 from inductor_tables.simulation.records import Note, Recorder
 
 
-class _Stopwatch(Exception):
+class _StopwatchNeededError(Exception):
     """The pass has decided all it can without timing."""
 
 
@@ -17,15 +19,14 @@ def patch_pad_mm(patches: Patches, recorder: Recorder, *, answer: bool) -> None:
 
     It makes the key of its benchmark cache exactly when every rule has left the question open.
     """
-    import torch._inductor.fx_passes.pad_mm as pad_mm
 
     def key(*_args: Any, **_kwargs: Any) -> Any:
-        raise _Stopwatch
+        raise _StopwatchNeededError
 
     def should_pad(original: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return original(*args, **kwargs)
-        except _Stopwatch:
+        except _StopwatchNeededError:
             _match, left, right, op = args[:4]
             recorder.notes.append(
                 Note(

@@ -1,0 +1,221 @@
+"""The command line: ``python -m build_tools build | check | diff | hashes``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, ParamSpec, TypeVar
+
+import click
+from packaging.version import InvalidVersion, Version
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table as Grid
+
+from build_tools import show
+from build_tools.build import Built, build, write
+from build_tools.check import check_directory
+from build_tools.diff import diff_paths
+from build_tools.files import dump_files
+from build_tools.hashes import (
+    COMMITTED,
+    TemplateHashes,
+    as_data,
+    installed_hashes,
+    read_committed,
+    write_committed,
+)
+from build_tools.place import Places
+from inductor_tables.dumps import Dump, read_dump
+from inductor_tables.errors import InductorTablesError
+from inductor_tables.versions import torch_series
+
+PACKAGED: Final = Path(__file__).resolve().parent.parent / "tables"
+"""The tables of this source tree."""
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+def _errors_for_people(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Show the package's own errors and those of files as messages, not as tracebacks."""
+
+    @wraps(command)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return command(*args, **kwargs)
+        except (InductorTablesError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+
+    return run
+
+
+def _pep440(_context: click.Context, _option: click.Parameter, value: str) -> str:
+    try:
+        return str(Version(value))
+    except InvalidVersion as error:
+        raise click.BadParameter(f"{value!r} is not a PEP 440 version such as 1.0") from error
+
+
+def _torch(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    try:
+        return value and torch_series(value) and value
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; expected e.g. 2.13") from error
+
+
+@click.group()
+def main() -> None:
+    """Build, check and compare the tables of inductor-tables."""
+
+
+@main.command("build")
+@click.argument("dumps", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path),
+              help="Directory of tables to write into.")  # fmt: skip
+@click.option("--table-version", required=True, callback=_pep440,
+              help="Version of the data, PEP 440.")  # fmt: skip
+@click.option("--topk", type=click.IntRange(min=1),
+              help="Keep the K fastest choices of each problem; default: all.")  # fmt: skip
+@click.option("--torch", callback=_torch, help="Torch of dumps that do not say, e.g. 2.13.")
+@click.option("--arch", help="gcnArchName for keys without a device; default: they stay without.")
+@click.option("--serves-base-arch", "base_archs", multiple=True, metavar="GFX",
+              help="AMD arch without flags (gfx942) whose table serves all flags.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@_errors_for_people
+def build_command(
+    *,
+    dumps: Sequence[Path],
+    out: Path,
+    table_version: str,
+    topk: int | None,
+    torch: str | None,
+    arch: str | None,
+    base_archs: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Merge DUMPS (files, or directories of them) into tables; nothing is written on an error."""
+    places = Places(torch=torch, arch=arch, base_archs=base_archs)
+    built = build(_read(dumps), table_version=table_version, topk=topk, places=places)
+    left = write(built.tables, out)
+    if as_json:
+        _print_json(_built_data(built, left))
+        return
+    _print_grids(show.dumps_grid(built), show.tables_grid(built))
+    for note in show.build_notes(built, left):
+        click.echo(note, err=True)
+
+
+@main.command("check")
+@click.argument("tables_dir", default=PACKAGED,
+                type=click.Path(exists=True, file_okay=False, path_type=Path))  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.pass_context
+@_errors_for_people
+def check_command(context: click.Context, tables_dir: Path, as_json: bool) -> None:
+    """Check all tables below TABLES_DIR (this source tree's); exit with 1 if any fails."""
+    report = check_directory(tables_dir)
+    if as_json:
+        _print_json(report.as_data())
+    else:
+        _print_grids(show.check_grid(report))
+        for line in show.check_problems(report):
+            click.echo(line)
+    context.exit(0 if report.ok else 1)
+
+
+@main.command("diff")
+@click.argument("old", type=click.Path(exists=True, path_type=Path))
+@click.argument("new", type=click.Path(exists=True, path_type=Path))
+@click.option("--markdown", "form", flag_value="markdown", help="Print Markdown for the changelog.")
+@click.option("--json", "form", flag_value="json", help="Print everything as JSON.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(min=0),
+              help="Most items of one kind to print (not with --json).")  # fmt: skip
+@_errors_for_people
+def diff_command(old: Path, new: Path, form: str | None, limit: int) -> None:
+    """Say what changed from OLD to NEW, two tables or two directories of them."""
+    diffs = diff_paths(old, new)
+    if form == "json":
+        _print_json([diff.as_data() for diff in diffs])
+        return
+    lines = show.diff_markdown if form == "markdown" else show.diff_text
+    for line in lines(diffs, limit):
+        click.echo(line)
+
+
+@main.command("hashes")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+@click.option("--write", "save", is_flag=True, help="Put them into the committed data.")
+@_errors_for_people
+def hashes_command(as_json: bool, save: bool) -> None:
+    """List the templates of the installed torch with their hashes."""
+    hashes = installed_hashes()
+    if as_json:
+        _print_json({"series": hashes.series, **as_data(hashes)})
+    else:
+        _print_grids(show.hashes_grid(hashes))
+    if save:
+        before = read_committed().get(hashes.series) if COMMITTED.exists() else None
+        write_committed(hashes)
+        click.echo(f"{COMMITTED}: torch {hashes.series}: {_changes(before, hashes)}", err=True)
+
+
+def _read(paths: Sequence[Path]) -> list[Dump]:
+    files = dump_files(paths)
+    console = Console(stderr=True)
+    shown = track(files, "reading dumps", console=console, disable=not console.is_terminal)
+    return [read_dump(file) for file in shown]
+
+
+def _built_data(built: Built, left: Sequence[Path]) -> dict[str, Any]:
+    return {
+        "dumps": [
+            {
+                "dump": report.resource,
+                "rows": report.rows,
+                "kept": report.kept,
+                "unordered": report.unordered,
+                "merged": report.merged,
+                "dropped": dict(sorted(report.dropped.items())),
+            }
+            for report in built.reports
+        ],
+        "tables": [
+            {
+                "path": str(one.path),
+                "arch": one.table.header.arch,
+                "torch_series": one.table.header.torch_series,
+                "table_version": one.table.header.table_version,
+                "keys": one.table.header.key_count,
+                "entries": one.table.header.entry_count,
+                "bytes": len(one.data),
+                "digest": one.table.digest,
+            }
+            for one in built.tables
+        ],
+        "left": [str(path) for path in left],
+    }
+
+
+def _changes(before: TemplateHashes | None, after: TemplateHashes) -> str:
+    if before is None:
+        return f"{len(after.templates)} templates, new"
+    old, new = before.templates, after.templates
+    changed = sum(old[name] != new[name] for name in old.keys() & new.keys())
+    return (
+        f"{before.version} -> {after.version}, {len(new.keys() - old.keys())} templates added, "
+        f"{len(old.keys() - new.keys())} removed, {changed} changed"
+    )
+
+
+def _print_grids(*grids: Grid) -> None:
+    console = Console()
+    if not console.is_terminal:  # a file or a log: nothing needs to be folded
+        console.width = 200
+    console.print(*grids)
+
+
+def _print_json(data: Any) -> None:
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))

@@ -1,0 +1,23 @@
+"""``python -m inductor_tables`` and the ``inductor-tables`` command."""
+
+from __future__ import annotations
+
+import sys
+
+_MISSING = "inductor-tables: the command line needs {}; run: pip install 'inductor-tables[cli]'\n"
+
+
+def main() -> None:
+    """Run the command line; exit with 2 where click or rich is not installed."""
+    try:
+        from inductor_tables.cli import commands
+    except ModuleNotFoundError as error:
+        if error.name not in {"click", "rich"}:
+            raise
+        sys.stderr.write(_MISSING.format(error.name))
+        raise SystemExit(2) from None
+    commands(prog_name="inductor-tables")
+
+
+if __name__ == "__main__":
+    main()

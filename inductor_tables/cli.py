@@ -1,0 +1,456 @@
+"""The command line: ``inductor-tables demo | status | list | show``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import wraps
+from importlib.resources import files
+from itertools import islice
+from typing import Any, Final, ParamSpec, TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from inductor_tables import __version__, config, host, resources
+from inductor_tables.arch import ArchFolder
+from inductor_tables.errors import InductorTablesError, InvalidKeyError
+from inductor_tables.keys import ParsedKey, TensorKey, parse_key
+from inductor_tables.parameters import TUNING
+from inductor_tables.schema import Entry
+from inductor_tables.table import Table
+from inductor_tables.versions import TorchSeries, torch_series
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+SHOWN: Final = 50
+"""How many keys ``show`` prints for people unless told otherwise."""
+
+
+def _errors_for_people(command: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Show the package's own errors as messages, not as tracebacks."""
+
+    @wraps(command)
+    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return command(*args, **kwargs)
+        except InductorTablesError as error:
+            raise click.ClickException(str(error)) from error
+
+    return run
+
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+@click.version_option(__version__, prog_name="inductor-tables")
+def commands() -> None:
+    """GEMM kernels for torch.compile from tables instead of autotuning."""
+
+
+# --- demo -------------------------------------------------------------------------------
+
+
+@commands.command("demo")
+@_json_option
+@_errors_for_people
+def demo_command(as_json: bool) -> None:
+    """Compile a transformer block with a packaged table.
+
+    For real, with and without the table, on a GPU that the tables know; elsewhere for a
+    simulated NVIDIA H200, which compiles and runs nothing.
+    """
+    from inductor_tables.demo import COMPILES, run_demo
+
+    console = _console()
+    with Console(stderr=True).status("compiling in fresh processes ..."):
+        found = run_demo()
+    if as_json:
+        _print_json(found)
+        return
+    console.print(*_demo_head(found), sep="\n")
+    console.print(_gemms_grid(found["gemms"]))
+    console.print(*_demo_foot(found), sep="\n")
+    if found["compiles"]:
+        console.print(_compiles_grid(found["compiles"], COMPILES))
+
+
+def _demo_head(found: Mapping[str, Any]) -> Iterable[Text]:
+    yield Text(
+        f"A Llama-like transformer block, bf16, on {_device(found)}, torch {found['torch']}, "
+        f"triton {found['triton']}, max_autotune_gemm"
+    )
+    table = found["table"]
+    if table is None:
+        yield Text(
+            f"No table is packaged for {found['device']} on torch {torch_series(found['torch'])} "
+            f"(packaged torch series: {', '.join(resources.packaged_series()) or 'none'}), so "
+            "that every GEMM misses and compiles as without inductor-tables"
+        )
+    else:
+        yield Text(
+            f"Table {table['resource']}, version {table['table_version']}, {table['keys']} keys, "
+            f"digest {table['digest'][:12]}"
+        )
+
+
+def _device(found: Mapping[str, Any]) -> str:
+    return f"a simulated {found['device']}" if found["simulated"] else str(found["device"])
+
+
+def _gemms_grid(gemms: Sequence[Mapping[str, Any]]) -> Grid:
+    grid = _grid("layers", "lookup key", "table", "kernel", "a real run autotunes")
+    for gemm in gemms:
+        grid.add_row(
+            gemm["layers"],
+            Text(gemm["key"]),
+            "[green]hit[/]" if gemm["hit"] else "[yellow]miss[/]",
+            Text(_kernel(gemm["template_id"], gemm["params"]) if gemm["template_id"] else "-"),
+            _autotunes(gemm),
+        )
+    return grid
+
+
+def _autotunes(gemm: Mapping[str, Any]) -> str:
+    if not gemm["autotuned"]:
+        return "no"
+    return "yes" if gemm["choices"] is None else f"yes, {gemm['choices']} choices"
+
+
+def _demo_foot(found: Mapping[str, Any]) -> Iterable[Text]:
+    yield Text(f"{found['hits']} GEMMs from the table, {found['misses']} not in it")
+    if found["simulated"]:
+        yield Text(
+            "No GPU that the tables know is visible: kernels were chosen, nothing was compiled "
+            "for the GPU or run, so there are no times"
+        )
+
+
+def _compiles_grid(compiles: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]) -> Grid:
+    grid = _grid("cold caches, a process each", numbers=["compile s", "step µs", "off from eager"])
+    for name, measured in compiles.items():
+        grid.add_row(
+            titles[name],
+            f"{measured['compile_s']:.1f}",
+            f"{measured['step_us']:.1f}",
+            f"{measured['error']:.1e}",
+        )
+        if "miss_compile_s" in measured:
+            seconds = measured["miss_compile_s"]
+            grid.add_row("  then the layer that misses, autotuned", f"{seconds:.1f}", "", "")
+    return grid
+
+
+# --- status -----------------------------------------------------------------------------
+
+
+@commands.command("status")
+@_json_option
+@_errors_for_people
+def status_command(as_json: bool) -> None:
+    """Say what enable() would use here."""
+    import torch  # noqa: F401 - visible GPUs are asked of an imported torch only
+
+    found = _status()
+    if as_json:
+        _print_json(found)
+        return
+    console = _console()
+    console.print(Text(f"inductor-tables {__version__}, torch {found['torch']}"), soft_wrap=True)
+    packaged = ", ".join(found["packaged_series"]) or "none"
+    console.print(Text(f"packaged tables are for torch {packaged}"), soft_wrap=True)
+    console.print(_devices_grid(found["devices"]) if found["devices"] else "no GPU is visible")
+    console.print(_settings_grid(found["settings"]))
+
+
+def _status() -> dict[str, Any]:
+    series = host.installed_series()
+    return {
+        "version": __version__,
+        "torch": host.installed_torch(),
+        "torch_series": series,
+        "packaged_series": list(resources.packaged_series()),
+        "devices": [
+            {
+                "index": index,
+                "arch": arch,
+                "tables": [
+                    {"level": found.level, **_table_data(found.table)}
+                    for found in resources.packaged_candidates(series, arch)
+                ],
+            }
+            for index, arch in enumerate(host.visible_archs())
+        ],
+        "settings": {name: getattr(config, name) for name in _setting_names()},
+    }
+
+
+def _setting_names() -> list[str]:
+    return [name for name in config.__annotations__ if name.islower() and name[0] != "_"]
+
+
+def _devices_grid(devices: Sequence[Mapping[str, Any]]) -> Grid:
+    grid = _grid("GPU", "served by", "match", "version", "digest", numbers=["keys"])
+    for device in devices:
+        name = f"{device['index']}: {device['arch']}"
+        if not device["tables"]:
+            grid.add_row(Text(name), "no table: stock behaviour", "", "", "", "")
+        for table in device["tables"]:
+            texts = (name, table["resource"], table["level"], table["table_version"])
+            grid.add_row(*map(Text, texts), table["digest"][:12], str(table["keys"]))
+    return grid
+
+
+def _settings_grid(settings: Mapping[str, Any]) -> Grid:
+    grid = _grid("setting (inductor_tables.config)", "value", "environment variable")
+    for name, value in settings.items():
+        grid.add_row(name, Text(repr(value)), config.ENV_PREFIX + name.upper())
+    return grid
+
+
+# --- list -------------------------------------------------------------------------------
+
+
+@commands.command("list")
+@_json_option
+@_errors_for_people
+def list_command(as_json: bool) -> None:
+    """List the packaged tables."""
+    found = [_listed(*one) for one in resources.packaged_tables()]
+    if as_json:
+        _print_json(found)
+    elif found:
+        _console().print(_list_grid(found))
+    else:
+        click.echo("no tables are packaged")
+
+
+def _listed(series: TorchSeries, folder: ArchFolder, table: Table) -> dict[str, Any]:
+    resource = files(resources.PACKAGE).joinpath(series, folder, resources.TABLE_FILE)
+    return {"folder": folder, **_table_data(table), "bytes": len(resource.read_bytes())}
+
+
+def _table_data(table: Table) -> dict[str, Any]:
+    header = table.header
+    return {
+        "resource": table.resource,
+        "torch_series": header.torch_series,
+        "arch": header.arch,
+        "serves_base_arch": header.serves_base_arch,
+        "table_version": header.table_version,
+        "keys": header.key_count,
+        "entries": header.entry_count,
+        "recorded_with": {name: list(found) for name, found in header.recorded_with.items()},
+        "sm_counts": list(header.sm_counts),
+        "digest": table.digest,
+    }
+
+
+def _list_grid(found: Sequence[Mapping[str, Any]]) -> Grid:
+    grid = _grid(
+        "torch", "arch (folder)", "version", "recorded with", "SMs", "digest",
+        numbers=["keys", "entries", "bytes"],
+    )  # fmt: skip
+    for table in found:
+        recorded = table["recorded_with"]
+        with_torch = [f"torch {version}" for version in recorded["torch"]] or ["torch unknown"]
+        texts = (
+            table["torch_series"],
+            f"{table['arch'] or 'any device'} ({table['folder']})",
+            table["table_version"],
+            ", ".join([*with_torch, *recorded["date"]]),
+            ", ".join(map(str, table["sm_counts"])) or "?",
+            table["digest"][:12],
+        )
+        counts = (table["keys"], table["entries"], table["bytes"])
+        grid.add_row(*map(Text, texts), *map(str, counts))
+    return grid
+
+
+# --- show -------------------------------------------------------------------------------
+
+
+@commands.command("show")
+@click.argument("arch")
+@click.option("--torch", "series", metavar="SERIES",
+              help="Torch series; default: the installed one, else the newest there is.")  # fmt: skip
+@click.option("--op", metavar="OP", help="Only keys of this op, e.g. addmm.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N",
+              help=f"At most N keys; default: {SHOWN}, with --json all.")  # fmt: skip
+@_json_option
+@_errors_for_people
+def show_command(
+    arch: str, series: str | None, op: str | None, limit: int | None, as_json: bool
+) -> None:
+    """Show the entries of the table of ARCH, a gcnArchName or a folder's name."""
+    table = _pick_series(_tables_of(arch), arch, series)
+    keys = [(key, entries) for key, entries in table.items() if op is None or _op_name(key) == op]
+    wanted = limit or (len(keys) if as_json else SHOWN)
+    rows = [_row(key, entry) for key, entries in islice(keys, wanted) for entry in entries]
+    if as_json:
+        _print_json({**_table_data(table), "keys_found": len(keys), "rows": rows})
+        return
+    _console().print(_rows_grid(rows))
+    if len(keys) > wanted:
+        click.echo(f"{wanted} of {len(keys)} keys; --limit {len(keys)} shows all")
+    elif not keys:
+        click.echo(f"no keys of the op {op!r}" if op else "the table is empty")
+
+
+def _tables_of(arch: str) -> dict[TorchSeries, Table]:
+    """Return the tables of an arch or folder by series.
+
+    Raises:
+        click.BadParameter: there are none.
+    """
+    known: dict[str, None] = {}
+    found = {}
+    for series, folder, table in resources.packaged_tables():
+        if arch in {table.header.arch, folder}:
+            found[series] = table
+        known[f"{table.header.arch or 'any device'!r} ({folder})"] = None
+    if not found:
+        listed = ", ".join(known) or "none"
+        raise click.BadParameter(
+            f"no table is packaged for {arch!r}; packaged: {listed}", param_hint="ARCH"
+        )
+    return found
+
+
+def _pick_series(tables: Mapping[TorchSeries, Table], arch: str, series: str | None) -> Table:
+    if series is None:
+        return tables.get(host.installed_series()) or list(tables.values())[-1]
+    try:
+        return tables[torch_series(series)]
+    except (KeyError, ValueError):
+        raise click.BadParameter(
+            f"no table of {arch!r} is packaged for torch {series!r}; packaged: {', '.join(tables)}",
+            param_hint="--torch",
+        ) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemm:
+    """A key as a matrix product ``batch x (M, K) @ (K, N)``; None where a key is no such thing.
+
+    ``layout`` names the two factors' order in memory: ``row``, ``col`` (transposed) or
+    ``strided``.
+    """
+
+    op: str | None = None
+    batch: int | None = None
+    m: int | None = None
+    n: int | None = None
+    k: int | None = None
+    dtypes: tuple[str, ...] = ()
+    layout: tuple[str, ...] = ()
+
+
+def gemm_of(key: str) -> Gemm:
+    """Describe a lookup key; one that cannot be taken apart has nothing but None."""
+    try:
+        parsed = parse_key(key)
+    except InvalidKeyError:
+        return Gemm()
+    factors = _factors(parsed)
+    dtypes = tuple(dict.fromkeys(tensor.dtype for tensor in parsed.inputs))
+    if factors is None:
+        return Gemm(op=parsed.op_name, dtypes=dtypes)
+    left, right = factors
+    return Gemm(
+        op=parsed.op_name,
+        batch=left.size[0] if len(left.size) == 3 else None,
+        m=left.size[-2],
+        n=right.size[-1],
+        k=left.size[-1],
+        dtypes=dtypes,
+        layout=(_layout(left), _layout(right)),
+    )
+
+
+def _factors(parsed: ParsedKey) -> tuple[TensorKey, TensorKey] | None:
+    first = 1 if parsed.op_name in {"addmm", "baddbmm"} else 0  # after what is added
+    factors = parsed.inputs[first : first + 2]
+    if len(factors) != 2 or any(len(f.size) not in (2, 3) for f in factors):
+        return None
+    left, right = factors
+    return (left, right) if left.size[-1] == right.size[-2] else None
+
+
+def _layout(tensor: TensorKey) -> str:
+    if tensor.stride[-1] == 1:
+        return "row"
+    return "col" if tensor.stride[-2] == 1 else "strided"
+
+
+def _op_name(key: str) -> str | None:
+    return gemm_of(key).op
+
+
+def _row(key: str, entry: Entry) -> dict[str, Any]:
+    return {
+        "key": key,
+        **asdict(gemm_of(key)),
+        "template_id": entry.config.template_id,
+        "template_hash": entry.config.template_hash,
+        "params": dict(entry.config.params),
+        "time_us": entry.time_us,
+        "measured": entry.measured,
+        "carried": entry.source.carried,
+        "recorded_with_torch": entry.source.torch,
+    }
+
+
+def _rows_grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
+    grid = _grid("op", "dtypes", "layout", "kernel", "origin", numbers=["M", "N", "K", "µs"])
+    for row in rows:
+        batch = "" if row["batch"] is None else f" ({row['batch']} x)"
+        texts = (
+            f"{row['op']}{batch}" if row["op"] else row["key"],
+            " ".join(row["dtypes"]),
+            " x ".join(row["layout"]),
+            _kernel(row["template_id"], row["params"]),
+            "measured" if row["measured"] else f"carried from torch {row['recorded_with_torch']}",
+        )
+        sizes = ("-" if row[name] is None else str(row[name]) for name in ("m", "n", "k"))
+        time = "-" if row["time_us"] is None else f"{row['time_us']:.1f}"
+        grid.add_row(*map(Text, texts), *sizes, time)
+    return grid
+
+
+# --- what the commands share ------------------------------------------------------------
+
+
+def _kernel(template_id: str, params: Mapping[str, Any]) -> str:
+    """Return a template and its tuning choices: ``triton::mm 64x128x32, 4 warps, 3 stages``."""
+    tuning = {name: value for name, value in params.items() if name in TUNING}
+    block = [tuning.pop(f"BLOCK_{side}", None) for side in "MNK"]
+    parts = [template_id] if None in block else [f"{template_id} {'x'.join(map(str, block))}"]
+    for name, unit in (("num_warps", "warps"), ("num_stages", "stages")):
+        if name in tuning:
+            parts.append(f"{tuning.pop(name)} {unit}")
+    return ", ".join([*parts, *(f"{name}={tuning[name]}" for name in sorted(tuning))])
+
+
+def _grid(*texts: str, numbers: Sequence[str] = ()) -> Grid:
+    grid = Grid()
+    for text in texts:
+        grid.add_column(text, overflow="fold")
+    for number in numbers:
+        grid.add_column(number, justify="right", overflow="fold")
+    return grid
+
+
+def _console() -> Console:
+    """Return a console that is wide where no person's terminal sets a width."""
+    console = Console()
+    return console if console.is_terminal else Console(width=160)
+
+
+def _print_json(data: Any) -> None:
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False))

@@ -1,0 +1,420 @@
+"""The form of a dump file, reader and writer together.
+
+A dump is one JSON object. Its names are lookup keys and its values lists of plain
+entries, so that ``torch._inductor.config.lookup_table.table = json.load(open(dump))``
+works as it is. One reserved name that no lookup key can equal holds what the host's
+plain form has no place for::
+
+    {
+    "inductor-tables": {
+     "format_version": 1,
+     "provenance": {"torch": "2.13.0+cu130", "device": "NVIDIA H200", ...},
+     "ranks": {<key>: [0, 1]},
+     "timings_ns": {<key>: [9760, null]}},
+    <key>: [{"template_id": "aten::mm"}, {"template_id": "triton::mm", ...}]
+    }
+
+``ranks`` and ``timings_ns`` are parallel to the entries. An object without the reserved
+name is a plain dump: no times, no provenance, and an entry's position is its rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+
+from inductor_tables.errors import InvalidDumpError, InvalidKeyError
+from inductor_tables.keys import parse_key
+from inductor_tables.schema import (
+    MAX_ENTRIES_PER_KEY,
+    Config,
+    ParamValue,
+    Source,
+    check_count,
+    check_list,
+    check_text,
+    plain_config,
+)
+from inductor_tables.versions import torch_series
+
+RESERVED_NAME: Final = "inductor-tables"
+FORMAT_VERSION: Final = 1
+MAX_DUMP_BYTES: Final = 2**30
+"""Largest file in bytes that :func:`read_dump` opens."""
+
+PROVENANCE_FIELDS: Final = (
+    "torch",
+    "triton",
+    "cuda",
+    "hip",
+    "driver",
+    "device",
+    "arch",
+    "sm_count",
+    "clocks",
+    "date",
+)
+"""What a dump may say of where it was recorded; each may be null or missing."""
+
+_RESERVED_FIELDS = ("format_version", "provenance", "ranks", "timings_ns")
+_RESERVED_PLACE = f'["{RESERVED_NAME}"]'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One measured choice for one key.
+
+    ``time_ns`` is the time in whole nanoseconds, None where the dump has none. ``rank``
+    is the choice's place, from 0, among those of its autotuning run, fastest first.
+    """
+
+    key: str
+    config: Config
+    time_ns: int | None
+    rank: int
+
+    @property
+    def order(self) -> tuple[float, int, tuple[str, ...]]:
+        """Sort key within one lookup key: fastest first, unknown times last."""
+        return (math.inf if self.time_ns is None else self.time_ns, self.rank, self.config.order)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dump:
+    """One dump file, checked throughout.
+
+    Attributes:
+        resource: the file, for messages.
+        digest: BLAKE2b-128 of the file's bytes in hex.
+        rows: all rows, in the order of the file.
+        source: what the dump says of its measurements.
+        arch: gcnArchName of the device that ``source`` describes, None if not said.
+        plain: the file is in the host's plain form, without times and provenance.
+    """
+
+    resource: str
+    digest: str
+    rows: tuple[Row, ...]
+    source: Source
+    arch: str | None
+    plain: bool
+
+    def source_of(self, row: Row) -> Source:
+        """Return where a row was measured.
+
+        On a box with two GPU models a dump holds keys of both but describes one device:
+        rows of the other get no device, SM count and clocks.
+        """
+        device = parse_key(row.key).device
+        if self.arch is None or device in (None, self.arch):
+            return self.source
+        return replace(self.source, device=None, sm_count=None, clocks=None)
+
+    def plain_table(self) -> dict[str, list[dict[str, ParamValue]]]:
+        """Return the host's plain form: lookup key to plain entries, in the file's order."""
+        table: dict[str, list[dict[str, ParamValue]]] = {}
+        for row in self.rows:
+            table.setdefault(row.key, []).append(dict(row.config.plain))
+        return table
+
+
+def read_dump(path: str | os.PathLike[str]) -> Dump:
+    """Read a dump file, ours or plain, and check every field of it.
+
+    Raises:
+        InvalidDumpError: the file is no dump, is damaged, is larger than 1 GiB, or holds
+            a row that may not go into a table; the message names file and place.
+        OSError: the file cannot be read.
+    """
+    resource = os.fspath(path)
+    with open(resource, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_DUMP_BYTES:
+            raise InvalidDumpError(
+                resource, "file", f"{size} bytes; at most {MAX_DUMP_BYTES} are read, split it"
+            )
+        return parse_dump(file.read(), resource)
+
+
+def parse_dump(data: bytes, resource: str) -> Dump:
+    """Check the bytes of a dump; ``resource`` names them in messages.
+
+    Raises:
+        InvalidDumpError: as for :func:`read_dump`.
+    """
+    return _Reader(resource).dump(data)
+
+
+def make_row(key: str, entry: Any, *, time_ns: int | None, rank: int) -> Row:
+    """Make a row of one entry in the host's plain form.
+
+    Raises:
+        InvalidDumpError: key, entry, time or rank may not go into a dump.
+    """
+    reader = _Reader("recording")
+    reader.check_key(key, "key")
+    return Row(
+        key=key,
+        config=plain_config(entry, str(_template_id(entry)), reader.fail),
+        time_ns=check_count(time_ns, "time_ns", reader.fail, optional=True),
+        rank=check_count(rank, "rank", reader.fail),
+    )
+
+
+def _template_id(entry: Any) -> Any:
+    return entry.get("template_id", "entry") if isinstance(entry, Mapping) else "entry"
+
+
+class _Repeated(dict[str, Any]):
+    """A JSON object with a name that stands in it twice; found where it is looked into."""
+
+    name = ""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    repeated = _Repeated(found)
+    names = [name for name, _ in pairs]
+    repeated.name = next(name for name in found if names.count(name) > 1)
+    return repeated
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+class _Reader:
+    """Checks one dump; every method names the place of what it refuses."""
+
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+
+    def fail(self, where: str, problem: str) -> NoReturn:
+        raise InvalidDumpError(self._resource, where, problem)
+
+    def dump(self, data: bytes) -> Dump:
+        content = self._map(self._json(data), "top level")
+        plain = RESERVED_NAME not in content
+        reserved = content.pop(RESERVED_NAME, None)
+        configs = {key: self._configs(key, entries) for key, entries in content.items()}
+        if plain:
+            times: Mapping[str, Sequence[int | None]]
+            times = {key: [None] * len(found) for key, found in configs.items()}
+            ranks: Mapping[str, Sequence[int]]
+            ranks = {key: range(len(found)) for key, found in configs.items()}
+            provenance: Mapping[str, Any] = {}
+        else:
+            fields = self._reserved(reserved)
+            times = self._parallel(fields, "timings_ns", configs, optional=True)
+            ranks = self._parallel(fields, "ranks", configs, optional=False)
+            provenance = self.provenance(fields["provenance"], f"{_RESERVED_PLACE}.provenance")
+        digest = blake2b(data, digest_size=16).hexdigest()
+        named = {name: value for name, value in provenance.items() if name != "arch"}
+        return Dump(
+            resource=self._resource,
+            digest=digest,
+            rows=tuple(
+                Row(key=key, config=config, time_ns=time_ns, rank=rank)
+                for key, found in configs.items()
+                for config, time_ns, rank in zip(found, times[key], ranks[key], strict=True)
+            ),
+            source=Source(dump_digest=digest, **named),
+            arch=provenance.get("arch"),
+            plain=plain,
+        )
+
+    def check_key(self, key: str, where: str) -> None:
+        try:
+            parse_key(key)
+        except InvalidKeyError as error:
+            self.fail(where, str(error))
+
+    def provenance(self, raw: Any, where: str) -> dict[str, Any]:
+        fields = self._map(raw, where)
+        unknown = sorted(set(fields) - set(PROVENANCE_FIELDS))
+        if unknown:
+            self.fail(
+                where, f"unknown field {unknown[0][:200]!r}; known: {', '.join(PROVENANCE_FIELDS)}"
+            )
+        for name, value in fields.items():
+            if name == "sm_count":
+                check_count(value, f"{where}.sm_count", self.fail, optional=True)
+            elif check_text(value, f"{where}.{name}", self.fail) and not value.isprintable():
+                self.fail(f"{where}.{name}", f"{value!r} holds signs that cannot be printed")
+        self._check_torch(fields.get("torch"), f"{where}.torch")
+        return fields
+
+    def _check_torch(self, version: str | None, where: str) -> None:
+        try:
+            if version is not None:
+                torch_series(version)
+        except ValueError as error:
+            self.fail(where, str(error))
+
+    def _json(self, data: bytes) -> Any:
+        try:
+            text = data.decode("utf-8")
+            return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+        except RecursionError:
+            self.fail("JSON", "lists or objects are nested too deeply")
+        except ValueError as error:  # also not UTF-8, and ints of too many digits
+            self.fail("JSON", f"not valid JSON in UTF-8: {error}")
+
+    def _map(self, value: Any, where: str) -> dict[str, Any]:
+        if isinstance(value, _Repeated):
+            self.fail(where, f"the name {value.name[:200]!r} stands twice in one object")
+        if not isinstance(value, dict):
+            self.fail(where, f"expected an object, found {type(value).__name__}")
+        return value
+
+    def _configs(self, key: str, entries: Any) -> list[Config]:
+        self.check_key(key, _place(key[:200]))
+        place = _place(key)
+        listed = check_list(entries, place, self.fail, MAX_ENTRIES_PER_KEY)
+        return [
+            plain_config(self._map(entry, f"{place}[{n}]"), f"{place}[{n}]", self.fail)
+            for n, entry in enumerate(listed)
+        ]
+
+    def _reserved(self, raw: Any) -> dict[str, Any]:
+        fields = self._map(raw, _RESERVED_PLACE)
+        version = fields.get("format_version")
+        if type(version) is not int or version != FORMAT_VERSION:
+            self.fail(
+                f"{_RESERVED_PLACE}.format_version",
+                f"{str(version)[:50]} is not known here (this release reads {FORMAT_VERSION}); "
+                "update inductor-tables or record again",
+            )
+        if tuple(sorted(fields)) != _RESERVED_FIELDS:
+            self.fail(_RESERVED_PLACE, f"expected the fields {', '.join(_RESERVED_FIELDS)}")
+        return fields
+
+    def _parallel(
+        self,
+        fields: Mapping[str, Any],
+        name: str,
+        configs: Mapping[str, Sequence[Config]],
+        *,
+        optional: bool,
+    ) -> dict[str, Sequence[Any]]:
+        """Return the numbers that stand beside the entries, key by key."""
+        place = f"{_RESERVED_PLACE}.{name}"
+        numbers = self._map(fields[name], place)
+        differing = sorted(set(numbers) ^ set(configs))
+        if differing:
+            self.fail(place, f"{differing[0][:200]!r} is not both here and a key of the dump")
+        for key, listed in numbers.items():
+            where = f"{place}{_place(key)}"
+            check_list(listed, where, self.fail)
+            if len(listed) != len(configs[key]):
+                self.fail(where, f"{len(listed)} numbers for {len(configs[key])} entries")
+            for n, number in enumerate(listed):
+                check_count(number, f"{where}[{n}]", self.fail, optional=optional)
+        return numbers
+
+
+def _place(key: str) -> str:
+    return f"[{json.dumps(key)}]"
+
+
+class KeyText(NamedTuple):
+    """What a dump file says of one key, as JSON texts."""
+
+    entries: str
+    ranks: str
+    timings_ns: str
+
+
+def render_key(rows: Iterable[Row]) -> KeyText:
+    """Render the rows of one key, fastest first; the order they come in does not matter."""
+    ordered = sorted(rows, key=lambda row: row.order)
+    return KeyText(
+        entries=json.dumps([dict(row.config.plain) for row in ordered]),
+        ranks=json.dumps([row.rank for row in ordered]),
+        timings_ns=json.dumps([row.time_ns for row in ordered]),
+    )
+
+
+def join_keys(texts: Mapping[str, KeyText], provenance: Mapping[str, Any]) -> bytes:
+    """Put rendered keys together into the bytes of a dump, sorted by key.
+
+    Raises:
+        InvalidDumpError: ``provenance`` has unknown fields or values that may not be in a
+            dump.
+    """
+    _Reader("recording").provenance(dict(provenance), "provenance")
+    names = {key: json.dumps(key) for key in sorted(texts)}
+    ranks = ", ".join(f"{name}: {texts[key].ranks}" for key, name in names.items())
+    timings = ", ".join(f"{name}: {texts[key].timings_ns}" for key, name in names.items())
+    reserved = (
+        f'"{RESERVED_NAME}": {{\n "format_version": {FORMAT_VERSION},\n'
+        f' "provenance": {json.dumps(dict(provenance), sort_keys=True)},\n'
+        f' "ranks": {{{ranks}}},\n "timings_ns": {{{timings}}}}}'
+    )
+    lines = [reserved, *(f"{name}: {texts[key].entries}" for key, name in names.items())]
+    return ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii")
+
+
+def render_dump(rows: Iterable[Row], provenance: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a dump; the same content gives the same bytes.
+
+    Raises:
+        InvalidDumpError: as for :func:`join_keys`.
+    """
+    by_key: dict[str, list[Row]] = {}
+    for row in rows:
+        by_key.setdefault(row.key, []).append(row)
+    return join_keys({key: render_key(found) for key, found in by_key.items()}, provenance)
+
+
+def write_atomically(path: Path, data: bytes, *, exclusive: bool = False) -> None:
+    """Put ``data`` at ``path`` so that a reader sees the file before or after, never half.
+
+    The bytes go to a hidden ``.tmp`` file in the same directory, which no pattern for
+    dumps matches even if the writer is killed, then to the disk, then to the name.
+
+    With ``exclusive`` no file is ever replaced: the hidden file is named after ``path``
+    alone and made exclusively, so that of several such writers only one gets the name.
+    No hard link is used, since network and object storage may lack them.
+
+    Raises:
+        FileExistsError: ``exclusive``, and ``path`` exists or is being written.
+        OSError: the file cannot be written; what was at ``path`` is untouched.
+    """
+    unique = "" if exclusive else f".{os.getpid()}.{secrets.token_hex(4)}"
+    temporary = path.with_name(f".{path.name}{unique}.tmp")
+    descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if exclusive and os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Have a new name survive a power cut too, where the file system can do that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,93 @@
+"""Keys, entries and dumps that the tests of the build tools share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from build_tools.cli import main
+from build_tools.hashes import read_committed
+from click.testing import CliRunner, Result
+from inductor_tables.dumps import make_row, render_dump
+from inductor_tables.table import Table
+from inductor_tables.versions import TorchSeries
+
+COMMITTED = read_committed()
+RECORDINGS = Path(__file__).parents[2] / "build_tools" / "recordings"
+
+INPUTS = "((torch.bfloat16, [16, 4096], [4096, 1]), (torch.bfloat16, [4096, 1024], [1, 4096]))"
+MM = f"NVIDIA H200+{INPUTS}+mm"
+WIDE_MM = MM.replace("1024", "2048")
+AGNOSTIC_MM = f"{INPUTS}+mm"
+ADDMM_ATEN = (
+    "NVIDIA H200+((torch.bfloat16, [768], [1]), (torch.bfloat16, [128, 768], [768, 1]), "
+    "(torch.bfloat16, [768, 768], [1, 768]))+alpha=1&beta=1+addmm"
+)
+ADDMM_TRITON = ADDMM_ATEN.replace("[768], [1]", "[128, 768], [0, 1]")
+
+ATEN: dict[str, Any] = {"template_id": "aten::mm"}
+PROVENANCE = {"torch": "2.13.0+cu130", "device": "NVIDIA H200", "arch": "NVIDIA H200"}
+
+Timed = tuple[Mapping[str, Any], int | None]
+"""A plain entry and its time in ns."""
+
+
+def triton(series: str = "2.13", template_id: str = "triton::mm", **params: Any) -> dict[str, Any]:
+    """Return a plain Triton entry with the hash that the template has in a series."""
+    template_hash = COMMITTED[TorchSeries(series)].templates[template_id]
+    chosen = {"BLOCK_M": 16, "num_warps": 4, **params}
+    return {"template_id": template_id, "template_hash": template_hash, **chosen}
+
+
+def dump_bytes(rows: Mapping[str, Sequence[Timed]], **provenance: Any) -> bytes:
+    """Return a dump; ``provenance`` replaces fields of that of an H200 on torch 2.13."""
+    return render_dump(
+        [
+            make_row(key, entry, time_ns=time_ns, rank=rank)
+            for key, timed in rows.items()
+            for rank, (entry, time_ns) in enumerate(timed)
+        ],
+        {**PROVENANCE, **provenance},
+    )
+
+
+def write_dump(path: Path, rows: Mapping[str, Sequence[Timed]], **provenance: Any) -> Path:
+    """Write what :func:`dump_bytes` returns."""
+    path.write_bytes(dump_bytes(rows, **provenance))
+    return path
+
+
+def write_plain(path: Path, plain: Mapping[str, Sequence[Mapping[str, Any]]]) -> Path:
+    """Write a dump in the host's plain form."""
+    path.write_text(json.dumps(plain), encoding="utf-8")
+    return path
+
+
+def run(*arguments: object) -> Result:
+    """Run the command line in this process."""
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def run_build(out: Path, *arguments: object) -> Result:
+    """Run ``build`` with a table version."""
+    return run("build", *arguments, "--out", out, "--table-version", "1.0")
+
+
+def built(out: Path, *arguments: object) -> dict[str, Any]:
+    """Run ``build`` and return its report; it must succeed."""
+    result = run_build(out, *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    report: dict[str, Any] = json.loads(result.stdout)
+    return report
+
+
+def h200_table(out: Path, series: str = "2.13") -> Table:
+    """Open the H200's table in a directory of tables."""
+    return Table.open(out / series / "nvidia-h200" / "gemm.msgpack")
+
+
+def choices(table: Table, key: str) -> list[tuple[str, int | None]]:
+    """Return (template id, ns) of a key's entries, in the table's order."""
+    return [(entry.config.template_id, entry.time_ns) for entry in table.lookup(key)]
