@@ -161,9 +161,8 @@ def _content_problems(table: Table, path: Path) -> Iterator[Problem]:
         serves_base_arch=header.serves_base_arch,
     )
     if again != path.read_bytes():
-        yield Problem(
-            kind="damaged", text=f"{path}: the table does not re-encode to the same bytes"
-        )
+        text = f"{path}: the table does not re-encode to the same bytes; build it again"
+        yield Problem(kind="damaged", text=text)
     for key in held:
         yield from _key_problems(key, header.arch)
 

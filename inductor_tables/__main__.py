@@ -12,9 +12,10 @@ def main() -> None:
     try:
         from inductor_tables.cli import commands
     except ModuleNotFoundError as error:
-        if error.name not in {"click", "rich"}:
+        package = (error.name or "").partition(".")[0]
+        if package not in {"click", "rich"}:
             raise
-        sys.stderr.write(_MISSING.format(error.name))
+        sys.stderr.write(_MISSING.format(package))
         raise SystemExit(2) from None
     commands(prog_name="inductor-tables")
 

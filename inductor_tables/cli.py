@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import wraps
 from importlib.resources import files
-from itertools import islice
 from typing import Any, Final, ParamSpec, TypeVar
 
 import click
@@ -17,12 +18,12 @@ from rich.text import Text
 
 from inductor_tables import __version__, config, host, resources
 from inductor_tables.arch import ArchFolder
-from inductor_tables.errors import InductorTablesError, InvalidKeyError
+from inductor_tables.errors import InductorTablesError, InvalidKeyError, UnsupportedTorchError
 from inductor_tables.keys import ParsedKey, TensorKey, parse_key
 from inductor_tables.parameters import TUNING
 from inductor_tables.schema import Entry
 from inductor_tables.table import Table
-from inductor_tables.versions import TorchSeries, torch_series
+from inductor_tables.versions import NEWEST_KNOWN_SERIES, TorchSeries, torch_series
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -65,6 +66,7 @@ def demo_command(as_json: bool) -> None:
     For real, with and without the table, on a GPU that the tables know; elsewhere for a
     simulated NVIDIA H200, which compiles and runs nothing.
     """
+    _import_torch()
     from inductor_tables.demo import COMPILES, run_demo
 
     console = _console()
@@ -104,7 +106,7 @@ def _device(found: Mapping[str, Any]) -> str:
 
 
 def _gemms_grid(gemms: Sequence[Mapping[str, Any]]) -> Grid:
-    grid = _grid("layers", "lookup key", "table", "kernel", "a real run autotunes")
+    grid = _grid("layers", "lookup key", "table", "kernel", "autotunes")
     for gemm in gemms:
         grid.add_row(
             gemm["layers"],
@@ -132,7 +134,8 @@ def _demo_foot(found: Mapping[str, Any]) -> Iterable[Text]:
 
 
 def _compiles_grid(compiles: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]) -> Grid:
-    grid = _grid("cold caches, a process each", numbers=["compile s", "step µs", "off from eager"])
+    numbers = ("compile s", "step µs", "off from eager")
+    grid = _grid("cold caches, a process each", *numbers, numbers=numbers)
     for name, measured in compiles.items():
         grid.add_row(
             titles[name],
@@ -154,9 +157,8 @@ def _compiles_grid(compiles: Mapping[str, Mapping[str, Any]], titles: Mapping[st
 @_errors_for_people
 def status_command(as_json: bool) -> None:
     """Say what enable() would use here."""
-    import torch  # noqa: F401 - visible GPUs are asked of an imported torch only
-
-    found = _status()
+    _import_torch()  # only an imported torch is asked for visible GPUs
+    found = _status(host.installed_series())
     if as_json:
         _print_json(found)
         return
@@ -168,8 +170,7 @@ def status_command(as_json: bool) -> None:
     console.print(_settings_grid(found["settings"]))
 
 
-def _status() -> dict[str, Any]:
-    series = host.installed_series()
+def _status(series: TorchSeries) -> dict[str, Any]:
     return {
         "version": __version__,
         "torch": host.installed_torch(),
@@ -195,7 +196,7 @@ def _setting_names() -> list[str]:
 
 
 def _devices_grid(devices: Sequence[Mapping[str, Any]]) -> Grid:
-    grid = _grid("GPU", "served by", "match", "version", "digest", numbers=["keys"])
+    grid = _grid("GPU", "served by", "match", "version", "digest", "keys", numbers=["keys"])
     for device in devices:
         name = f"{device['index']}: {device['arch']}"
         if not device["tables"]:
@@ -231,7 +232,7 @@ def list_command(as_json: bool) -> None:
 
 
 def _listed(series: TorchSeries, folder: ArchFolder, table: Table) -> dict[str, Any]:
-    resource = files(resources.PACKAGE).joinpath(series, folder, resources.TABLE_FILE)
+    resource = files(resources.PACKAGE) / series / folder / resources.TABLE_FILE
     return {"folder": folder, **_table_data(table), "bytes": len(resource.read_bytes())}
 
 
@@ -254,7 +255,7 @@ def _table_data(table: Table) -> dict[str, Any]:
 def _list_grid(found: Sequence[Mapping[str, Any]]) -> Grid:
     grid = _grid(
         "torch", "arch (folder)", "version", "recorded with", "SMs", "digest",
-        numbers=["keys", "entries", "bytes"],
+        "keys", "entries", "bytes", numbers=("keys", "entries", "bytes"),
     )  # fmt: skip
     for table in found:
         recorded = table["recorded_with"]
@@ -278,7 +279,7 @@ def _list_grid(found: Sequence[Mapping[str, Any]]) -> Grid:
 @commands.command("show")
 @click.argument("arch")
 @click.option("--torch", "series", metavar="SERIES",
-              help="Torch series; default: the installed one, else the newest there is.")  # fmt: skip
+              help="Torch series; default: the installed one, else the newest.")  # fmt: skip
 @click.option("--op", metavar="OP", help="Only keys of this op, e.g. addmm.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N",
               help=f"At most N keys; default: {SHOWN}, with --json all.")  # fmt: skip
@@ -289,9 +290,9 @@ def show_command(
 ) -> None:
     """Show the entries of the table of ARCH, a gcnArchName or a folder's name."""
     table = _pick_series(_tables_of(arch), arch, series)
-    keys = [(key, entries) for key, entries in table.items() if op is None or _op_name(key) == op]
+    keys = _keys_of(table, op)
     wanted = limit or (len(keys) if as_json else SHOWN)
-    rows = [_row(key, entry) for key, entries in islice(keys, wanted) for entry in entries]
+    rows = [_row(key, gemm, entry) for gemm, key in keys[:wanted] for entry in table.lookup(key)]
     if as_json:
         _print_json({**_table_data(table), "keys_found": len(keys), "rows": rows})
         return
@@ -324,7 +325,7 @@ def _tables_of(arch: str) -> dict[TorchSeries, Table]:
 
 def _pick_series(tables: Mapping[TorchSeries, Table], arch: str, series: str | None) -> Table:
     if series is None:
-        return tables.get(host.installed_series()) or list(tables.values())[-1]
+        return tables.get(_installed_series()) or list(tables.values())[-1]
     try:
         return tables[torch_series(series)]
     except (KeyError, ValueError):
@@ -332,6 +333,13 @@ def _pick_series(tables: Mapping[TorchSeries, Table], arch: str, series: str | N
             f"no table of {arch!r} is packaged for torch {series!r}; packaged: {', '.join(tables)}",
             param_hint="--torch",
         ) from None
+
+
+def _installed_series() -> TorchSeries:
+    try:
+        return host.installed_series()
+    except UnsupportedTorchError:  # the tables can be read all the same
+        return NEWEST_KNOWN_SERIES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,14 +396,21 @@ def _layout(tensor: TensorKey) -> str:
     return "col" if tensor.stride[-2] == 1 else "strided"
 
 
-def _op_name(key: str) -> str | None:
-    return gemm_of(key).op
+def _keys_of(table: Table, op: str | None) -> list[tuple[Gemm, str]]:
+    """Return the keys of an op (None: of all), described, ordered by op and sizes."""
+    found = [(gemm_of(key), key) for key in table.keys()]  # noqa: SIM118 - not a dict
+    return sorted(((g, key) for g, key in found if op in {None, g.op}), key=_by_sizes)
 
 
-def _row(key: str, entry: Entry) -> dict[str, Any]:
+def _by_sizes(described: tuple[Gemm, str]) -> tuple[str, list[int], str]:
+    gemm, key = described
+    return gemm.op or "", [size or 0 for size in (gemm.batch, gemm.k, gemm.n, gemm.m)], key
+
+
+def _row(key: str, gemm: Gemm, entry: Entry) -> dict[str, Any]:
     return {
         "key": key,
-        **asdict(gemm_of(key)),
+        **asdict(gemm),
         "template_id": entry.config.template_id,
         "template_hash": entry.config.template_hash,
         "params": dict(entry.config.params),
@@ -407,23 +422,38 @@ def _row(key: str, entry: Entry) -> dict[str, Any]:
 
 
 def _rows_grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
-    grid = _grid("op", "dtypes", "layout", "kernel", "origin", numbers=["M", "N", "K", "µs"])
+    grid = _grid(
+        "op", "M", "N", "K", "dtypes", "layout", "kernel", "µs", "origin",
+        numbers=("M", "N", "K", "µs"),
+    )  # fmt: skip
     for row in rows:
         batch = "" if row["batch"] is None else f" ({row['batch']} x)"
         texts = (
             f"{row['op']}{batch}" if row["op"] else row["key"],
+            *("-" if row[name] is None else str(row[name]) for name in ("m", "n", "k")),
             " ".join(row["dtypes"]),
             " x ".join(row["layout"]),
             _kernel(row["template_id"], row["params"]),
+            "-" if row["time_us"] is None else f"{row['time_us']:.1f}",
             "measured" if row["measured"] else f"carried from torch {row['recorded_with_torch']}",
         )
-        sizes = ("-" if row[name] is None else str(row[name]) for name in ("m", "n", "k"))
-        time = "-" if row["time_us"] is None else f"{row['time_us']:.1f}"
-        grid.add_row(*map(Text, texts), *sizes, time)
+        grid.add_row(*map(Text, texts))
     return grid
 
 
 # --- what the commands share ------------------------------------------------------------
+
+
+def _import_torch() -> None:
+    """Import torch, without its warning that NumPy is not installed.
+
+    Raises:
+        UnsupportedTorchError: it is not installed or too old.
+    """
+    host.installed_series()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
+        importlib.import_module("torch")
 
 
 def _kernel(template_id: str, params: Mapping[str, Any]) -> str:
@@ -437,12 +467,11 @@ def _kernel(template_id: str, params: Mapping[str, Any]) -> str:
     return ", ".join([*parts, *(f"{name}={tuning[name]}" for name in sorted(tuning))])
 
 
-def _grid(*texts: str, numbers: Sequence[str] = ()) -> Grid:
+def _grid(*columns: str, numbers: Collection[str] = ()) -> Grid:
     grid = Grid()
-    for text in texts:
-        grid.add_column(text, overflow="fold")
-    for number in numbers:
-        grid.add_column(number, justify="right", overflow="fold")
+    for column in columns:
+        justify: Any = "right" if column in numbers else "left"
+        grid.add_column(column, overflow="fold", justify=justify)
     return grid
 
 

@@ -203,18 +203,20 @@ def _simulated() -> dict[str, Any]:
 def _real(name: str, index: int) -> dict[str, Any]:
     torch.cuda.set_device(index)
     torch.manual_seed(0)
-    if name == "table":
-        inductor_tables.enable()
-    with torch.device("cuda"), torch.no_grad():
+    with torch.device("cuda"):
         block = Block().to(torch.bfloat16)
-        x = torch.randn(1, TOKENS, HIDDEN).to(torch.bfloat16)
         adapter = nn.Linear(HIDDEN, ADAPTER, bias=False).to(torch.bfloat16)
-        measured = _measure(block, x, {} if name == "default" else _AUTOTUNE)
-        if name == "table":
+        x = torch.randn(1, TOKENS, HIDDEN).to(torch.bfloat16)
+    with torch.no_grad():
+        if name == "default":
+            return _measure(block, x, {})
+        if name == "autotuning":
+            return _measure(block, x, _AUTOTUNE)
+        with inductor_tables.enable():
+            measured = _measure(block, x, _AUTOTUNE)
             seconds, _ = _compile(adapter, x, _AUTOTUNE)
-            measured["miss_compile_s"] = seconds
-            measured["looked_up"] = _really_looked_up(index)
-    return measured
+            found = _really_looked_up(host.visible_archs()[index])
+            return {**measured, "miss_compile_s": seconds, "looked_up": found}
 
 
 def _measure(block: nn.Module, x: torch.Tensor, options: dict[str, Any]) -> dict[str, Any]:
@@ -257,8 +259,7 @@ def _step_us(step: Callable[[torch.Tensor], Any], x: torch.Tensor, rounds: int =
     return 1000 * statistics.median(times[rounds // 2 :])
 
 
-def _really_looked_up(index: int) -> dict[str, Any]:
-    arch = host.visible_archs()[index]
+def _really_looked_up(arch: str) -> dict[str, Any]:
     status = inductor_tables.status()
     gemms = [_from_table(key, arch) for key in status.last_hits]
     gemms += [_gemm(key, None, {}, None) for key in status.last_misses]

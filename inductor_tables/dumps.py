@@ -250,8 +250,8 @@ class _Reader:
         for name, value in fields.items():
             if name == "sm_count":
                 check_count(value, f"{where}.sm_count", self.fail, optional=True)
-            elif check_text(value, f"{where}.{name}", self.fail) and not value.isprintable():
-                self.fail(f"{where}.{name}", f"{value!r} holds signs that cannot be printed")
+            else:
+                check_text(value, f"{where}.{name}", self.fail)
         self._check_torch(fields.get("torch"), f"{where}.torch")
         return fields
 

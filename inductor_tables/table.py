@@ -18,8 +18,9 @@ another key's entry.
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
+import weakref
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
 import msgpack
+from packaging.version import InvalidVersion, Version
 
 from inductor_tables.errors import InvalidTableError
 from inductor_tables.keys import MAX_KEY_LENGTH, join_key, split_key
@@ -36,6 +38,7 @@ from inductor_tables.schema import (
     MAX_ENTRIES_PER_KEY,
     Config,
     Entry,
+    Fail,
     Header,
     Source,
     check_count,
@@ -72,8 +75,29 @@ _HEADER_FIELDS = (
 _SOURCE_FIELDS = tuple(field.name for field in fields(Source))
 _CARRIED = (None, "hash", "code")
 
-Buffer = bytes | memoryview | mmap.mmap
 _T = TypeVar("_T")
+
+
+class _File:
+    """The bytes of a file, read when they are asked for.
+
+    A mapping costs as little, but kills the process (SIGBUS) once the file is cut short.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._descriptor).atexit = False
+        self._size = os.fstat(self._descriptor).st_size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, part: slice) -> bytes:
+        start, stop, _ = part.indices(self._size)
+        return os.pread(self._descriptor, max(0, stop - start), start)
+
+
+Buffer = bytes | _File
 
 
 class Table:
@@ -93,12 +117,14 @@ class Table:
                 changed; the message names ``resource`` and the place.
         """
         self.resource = resource
-        root, header, index, self._records = _frame(data, self._fail)
+        root, header, index, self._records_at = _frame(data, self._fail)
         if blake2b(header + index, digest_size=32).digest() != root:
             self._fail("header", "the root digest does not match: the file was changed or damaged")
+        size = len(data) - self._records_at
         end = _END.unpack_from(index, len(index) - _INDEX_ITEM)[0] if index else 0
-        if end != len(self._records):
-            self._fail("records", f"{len(self._records)} bytes, but the last record ends at {end}")
+        if end != size:
+            self._fail("records", f"{size} bytes, but the last record ends at {end}")
+        self._data = data
         self.digest = root.hex()
         self._index = index
         self._read_header(_decode(header, "header", self._fail))
@@ -106,18 +132,13 @@ class Table:
 
     @classmethod
     def open(cls, path: Path) -> Table:
-        """Map a file into memory and open it; pages are read when they are asked for.
+        """Open a file; it stays open, and a record is read when it is asked for.
 
         Raises:
-            InvalidTableError: as for the constructor, or the file is empty.
+            InvalidTableError: as for the constructor.
             OSError: the file cannot be read.
         """
-        with path.open("rb") as file:
-            try:
-                data: Buffer = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            except ValueError:  # an empty file cannot be mapped
-                data = b""
-        return cls(data, str(path))
+        return cls(_File(path), str(path))
 
     def __len__(self) -> int:
         return self.header.key_count
@@ -179,7 +200,7 @@ class Table:
         fail = self._fail
         if not isinstance(raw, dict) or tuple(sorted(raw)) != _HEADER_FIELDS:
             fail("header", f"expected a map of {', '.join(_HEADER_FIELDS)}")
-        count = check_count(raw["config_count"], "header.config_count", fail)
+        count: int = check_count(raw["config_count"], "header.config_count", fail)
         skeletons = check_list(raw["skeletons"], "header.skeletons", fail, _MAX_ITEMS)
         for number, skeleton in enumerate(skeletons):
             if not isinstance(skeleton, str) or len(skeleton) > MAX_KEY_LENGTH:
@@ -211,7 +232,10 @@ class Table:
         at = number * _INDEX_ITEM
         start = _END.unpack_from(self._index, at - _INDEX_ITEM)[0] if number else 0
         (end,) = _END.unpack_from(self._index, at)
-        record = bytes(self._records[start:end])
+        try:
+            record = self._data[self._records_at + start : self._records_at + end]
+        except OSError as error:
+            self._fail(where, f"cannot be read: {error}")
         digest = self._index[at + _END.size : at + _INDEX_ITEM]
         if blake2b(record, digest_size=_DIGEST_SIZE).digest() != digest:
             self._fail(where, "the digest does not match: the file was changed or damaged")
@@ -317,12 +341,10 @@ def write_table(
     configs = sorted({e.config for e in rows}, key=lambda c: c.order)
     templates = sorted({(c.template_id, c.template_hash) for c in configs}, key=_none_first)
     sources = sorted({e.source for e in rows}, key=_source_order)
-    split = {key: split_key(key) for key in entries}
-    skeletons = sorted({parts[0] for parts in split.values() if parts is not None})
-    encoded = _encoded_keys(split, _numbered(skeletons))
+    skeletons = sorted({parts[0] for parts in map(split_key, entries) if parts is not None})
     records = [
         *_config_records(configs, _numbered(templates)),
-        *_bucket_records(entries, encoded, _numbered(configs), _numbered(sources)),
+        *_bucket_records(entries, _numbered(skeletons), _numbered(configs), _numbered(sources)),
     ]
     header = _pack(
         {
@@ -360,15 +382,6 @@ def _numbered(items: Sequence[_T]) -> dict[_T, int]:
     return {item: number for number, item in enumerate(items)}
 
 
-def _encoded_keys(
-    split: Mapping[str, tuple[str, list[int]] | None], skeletons: Mapping[str, int]
-) -> dict[str, bytes]:
-    return {
-        key: _pack(key if parts is None else [skeletons[parts[0]], *parts[1]])
-        for key, parts in split.items()
-    }
-
-
 def _config_records(
     configs: Sequence[Config], templates: Mapping[tuple[str, str | None], int]
 ) -> list[bytes]:
@@ -385,19 +398,32 @@ def _config_records(
 
 def _bucket_records(
     entries: Mapping[str, Sequence[Entry]],
-    encoded: Mapping[str, bytes],
+    skeletons: Mapping[str, int],
     configs: Mapping[Config, int],
     sources: Mapping[Source, int],
 ) -> list[bytes]:
     count = -(-len(entries) // KEYS_PER_BUCKET)
-    buckets: list[dict[bytes, list[int | None]]] = [{} for _ in range(count)]
-    for key, listed in entries.items():
-        rows = [(e.order, sources[e.source], configs[e.config], e.time_ns) for e in listed]
-        rows.sort()
-        buckets[zlib.crc32(encoded[key]) % count][encoded[key]] = [
-            value for _, source, config, time_ns in rows for value in (config, time_ns, source)
+    buckets: list[dict[bytes, str]] = [{} for _ in range(count)]
+    for key in entries:
+        parts = split_key(key)
+        encoded = _pack(key if parts is None else [skeletons[parts[0]], *parts[1]])
+        buckets[zlib.crc32(encoded) % count][encoded] = key
+
+    def row(listed: Sequence[Entry]) -> list[int | None]:
+        ordered = sorted(  # configurations and sources are numbered by content
+            (e.time_ns is None, e.time_ns or 0, configs[e.config], sources[e.source])
+            for e in listed
+        )
+        return [
+            value
+            for unknown, time_ns, config, source in ordered
+            for value in (config, None if unknown else time_ns, source)
         ]
-    return [_pack(dict(sorted(bucket.items()))) for bucket in buckets]
+
+    return [
+        _pack({encoded: row(entries[key]) for encoded, key in sorted(bucket.items())})
+        for bucket in buckets
+    ]
 
 
 def _index(records: Sequence[bytes]) -> bytes:
@@ -418,7 +444,7 @@ def _pack(value: Any) -> bytes:
 _PREFIX: Final = b"\x96" + _pack(MAGIC) + _pack(FORMAT_VERSION)
 
 
-def _decode(data: bytes, where: str, fail: Any) -> Any:
+def _decode(data: bytes, where: str, fail: Fail) -> Any:
     most = min(len(data), _MAX_ITEMS)
     try:
         return msgpack.unpackb(
@@ -443,19 +469,18 @@ def _no_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     return found
 
 
-def _no_extension(code: int, data: bytes) -> NoReturn:
+def _no_extension(code: int, _data: bytes) -> NoReturn:
     raise ValueError(f"extension type {code} is not allowed")
 
 
-def _frame(data: Buffer, fail: Any) -> tuple[bytes, bytes, bytes, memoryview]:
-    """Split a file into root digest, header, index and records without decoding them."""
-    view = memoryview(data)
+def _frame(data: Buffer, fail: Fail) -> tuple[bytes, bytes, bytes, int]:
+    """Return root digest, header and index, undecoded, and where the records start."""
     unpacker = msgpack.Unpacker(raw=False, max_buffer_size=256)
-    unpacker.feed(view[: min(len(view), 256)])
+    unpacker.feed(data[:256])
     try:
         count = unpacker.read_array_header()
         magic, version = unpacker.unpack(), unpacker.unpack()
-    except Exception as error:  # noqa: BLE001 - msgpack's kinds are many, all mean one thing
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
         problem = str(error) or type(error).__name__
         fail("magic", f"not an inductor-tables table ({problem})")
     if magic != MAGIC:
@@ -469,44 +494,45 @@ def _frame(data: Buffer, fail: Any) -> tuple[bytes, bytes, bytes, memoryview]:
     if count != 6:
         fail("frame", f"expected 6 parts, found {count}")
     at = unpacker.tell()
-    if bytes(view[:at]) != _PREFIX:
-        fail("frame", "the first three parts are not in their shortest form")
+    if data[:at] != _PREFIX:
+        fail("frame", "the first two parts are not in their shortest form")
     parts = []
     for name in ("root digest", "header", "index", "records"):
-        part, at = _blob(view, at, name, fail)
-        parts.append(part)
-    if at != len(view):
-        fail("frame", f"{len(view) - at} trailing bytes after the table's end")
-    root, header, index, records = parts
-    if len(header) > _MAX_HEADER:
-        fail("header", f"{len(header)} bytes; at most {_MAX_HEADER} are allowed")
+        start, at = _blob(data, at, name, fail)
+        parts.append(slice(start, at))
+    if at != len(data):
+        fail("frame", f"{len(data) - at} trailing bytes after the table's end")
+    root, header, index = (data[part] for part in parts[:3])
     if len(index) % _INDEX_ITEM:
         fail("index", f"{len(index)} bytes are no multiple of {_INDEX_ITEM}")
-    return bytes(root), bytes(header), bytes(index), records
+    return root, header, index, parts[3].start
 
 
-_BLOB_HEADS = {  # each with the shortest blob that needs it
-    0xC4: (struct.Struct(">xB"), 0),
-    0xC5: (struct.Struct(">xH"), 2**8),
-    0xC6: (struct.Struct(">xI"), 2**16),
+_BLOB_HEADS: Final[Mapping[bytes, tuple[struct.Struct | None, int]]] = {
+    b"\xc4": (struct.Struct(">xB"), 0),  # each with the shortest blob that needs it
+    b"\xc5": (struct.Struct(">xH"), 2**8),
+    b"\xc6": (struct.Struct(">xI"), 2**16),
 }
 
 
-def _blob(view: memoryview, at: int, name: str, fail: Any) -> tuple[memoryview, int]:
-    """Return the msgpack bin that starts at ``at`` as a view, and where it ends."""
-    head, least = _BLOB_HEADS.get(view[at], (None, 0)) if at < len(view) else (None, 0)
-    if head is None or at + head.size > len(view):
+def _blob(data: Buffer, at: int, name: str, fail: Fail) -> tuple[int, int]:
+    """Return where the content of the msgpack bin at ``at`` starts and ends."""
+    promise = data[at : at + 5]
+    head, least = _BLOB_HEADS.get(promise[:1], (None, 0))
+    if head is None or head.size > len(promise):
         fail(name, "expected a msgpack bin; the file is cut short or damaged")
-    (length,) = head.unpack_from(view, at)
+    (length,) = head.unpack_from(promise)
     if length < least:
         fail(name, f"the length {length} is not in its shortest form")
-    start, end = at + head.size, at + head.size + length
-    if end > len(view):
-        fail(name, f"cut short: {length} bytes promised, {len(view) - start} left")
-    return view[start:end], end
+    if name == "header" and length > _MAX_HEADER:
+        fail(name, f"{length} bytes; at most {_MAX_HEADER} are allowed")
+    start = at + head.size
+    if start + length > len(data):
+        fail(name, f"cut short: {length} bytes promised, {len(data) - start} left")
+    return start, start + length
 
 
-def _read_templates(raw: Any, fail: Any) -> tuple[tuple[str, str | None], ...]:
+def _read_templates(raw: Any, fail: Fail) -> tuple[tuple[str, str | None], ...]:
     templates = []
     for number, pair in enumerate(check_list(raw, "header.templates", fail, _MAX_ITEMS)):
         where = f"header.templates[{number}]"
@@ -518,7 +544,7 @@ def _read_templates(raw: Any, fail: Any) -> tuple[tuple[str, str | None], ...]:
     return tuple(templates)
 
 
-def _read_source(raw: Any, where: str, fail: Any) -> Source:
+def _read_source(raw: Any, where: str, fail: Fail) -> Source:
     values = check_list(raw, where, fail)
     if len(values) != len(_SOURCE_FIELDS):
         fail(where, f"expected {', '.join(_SOURCE_FIELDS)}")
@@ -530,26 +556,25 @@ def _read_source(raw: Any, where: str, fail: Any) -> Source:
     return Source(sm_count=sm_count, **texts)  # type: ignore[arg-type]
 
 
-def _version(raw: Any, where: str, fail: Any) -> str:
-    from packaging.version import InvalidVersion, Version
-
+def _version(raw: Any, where: str, fail: Fail) -> str:
     try:
         return str(Version(check_text(raw, where, fail) or ""))
     except InvalidVersion:
         fail(where, f"{raw!r} is not a PEP 440 version")
 
 
-def _series(raw: Any, where: str, fail: Any) -> str:
+def _series(raw: Any, where: str, fail: Fail) -> str:
     text = check_text(raw, where, fail) or ""
     try:
-        if torch_series(text) == text:
-            return text
+        series = torch_series(text)
     except ValueError:
-        pass
-    fail(where, f"{raw!r} is not a torch series such as '2.13'")
+        series = None
+    if series is None or series != text:
+        fail(where, f"{raw!r} is not a torch series such as '2.13'")
+    return series
 
 
-def _flag(raw: Any, where: str, fail: Any) -> bool:
+def _flag(raw: Any, where: str, fail: Fail) -> bool:
     if type(raw) is not bool:
         fail(where, f"expected a bool, found {raw!r}")
     return raw

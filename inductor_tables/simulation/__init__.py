@@ -14,7 +14,7 @@ from inductor_tables.simulation.catalogue import (
     device_spec,
     device_spec_from_properties,
 )
-from inductor_tables.simulation.records import Choice, ChoicesCall, Note, OpLowering
+from inductor_tables.simulation.records import Choice, ChoicesCall, KernelReport, Note, OpLowering
 
 if TYPE_CHECKING:
     from inductor_tables.simulation.context import simulate
@@ -26,6 +26,7 @@ __all__ = [
     "Choice",
     "ChoicesCall",
     "DeviceSpec",
+    "KernelReport",
     "Note",
     "OpLowering",
     "Simulation",

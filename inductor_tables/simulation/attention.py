@@ -33,6 +33,7 @@ def patch_attention(patches: Patches) -> None:
     kernels[key] = _attention
     op._dispatch_cache.clear()
     patches.callback(restore)
+    patches.names.append(f"{op}.py_kernels")
 
 
 def _attention(  # noqa: PLR0917 - the operator's own signature

@@ -12,6 +12,7 @@ from inductor_tables.errors import SimulationError
 from inductor_tables.simulation import vendor
 from inductor_tables.simulation.catalogue import DeviceSpec, device_spec
 from inductor_tables.simulation.patching import Patches
+from inductor_tables.simulation.records import Recorder
 from inductor_tables.simulation.session import Simulation
 
 _running = threading.Lock()
@@ -24,6 +25,7 @@ def simulate(
     pick: str | Callable[[Sequence[Any]], Any] = "first",
     codegen: bool = True,
     pad_mm: bool = False,
+    keep_sources: bool = False,
 ) -> Iterator[Simulation]:
     """Run Inductor's lowering for a device that is not there, until the context ends.
 
@@ -37,6 +39,7 @@ def simulate(
             a function that gets the list of Inductor's choice callers and returns one of them.
         codegen: generate the wrapper sources (``Simulation.codes``); False saves that time.
         pad_mm: the answer where the pad_mm pass would time a padded product.
+        keep_sources: keep the Triton source of every offered choice (``OpLowering.sources``).
 
     Raises:
         SimulationError: the device is unknown; a real GPU is visible; a simulation is running;
@@ -54,8 +57,9 @@ def simulate(
             vendor.patch_build(patches, spec)
             world = _import_world()
             folder = world.patch_device(patches, spec)
-            recorder, fake_mode = world.patch_lowering(
-                patches, folder, pick=pick, codegen_too=codegen, pad_mm=pad_mm
+            recorder = Recorder(keep_sources=keep_sources)
+            fake_mode = world.patch_lowering(
+                patches, recorder, folder, pick=pick, codegen_too=codegen, pad_mm=pad_mm
             )
             yield Simulation(spec, recorder, fake_mode, tuple(patches.names))
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -142,6 +143,12 @@ def _preprocessed(selector: Any) -> Iterator[None]:
         selector.preprocessing_fns = functions
 
 
+def _source(choice: Any) -> str | None:
+    """Return the module that a Triton template rendered for the choice."""
+    path = getattr(getattr(choice, "bmreq", None), "module_path", None)
+    return pathlib.Path(path).read_text() if path else None
+
+
 def _record_op(
     recorder: Recorder, name: str, calls: tuple[ChoicesCall, ...], left: Sequence[Any], chosen: Any
 ) -> None:
@@ -153,6 +160,7 @@ def _record_op(
         benchmarked=len(left) > 1,
         phase=recorder.phase,
         depth=len(recorder.pending) - 1,
+        sources=tuple(map(_source, left)) if recorder.keep_sources else (),
     )
     recorder.ops.append(op)
     if op.benchmarked:

@@ -57,6 +57,8 @@ class OpLowering:
         benchmarked: more than one choice was left, so a real run would autotune.
         phase: the graph that was being lowered.
         depth: 0, or how many lowerings enclose this one.
+        sources: the Triton source of each offered choice, None for those that have none; empty
+            unless the simulation keeps sources.
     """
 
     name: str
@@ -66,6 +68,7 @@ class OpLowering:
     benchmarked: bool
     phase: Phase
     depth: int = 0
+    sources: tuple[str | None, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,6 +86,31 @@ class Note:
     decision: str
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KernelReport:
+    """One Triton kernel in one configuration, compiled for the simulated device.
+
+    Attributes:
+        name: the kernel's.
+        configuration: Triton's text of the configuration.
+        shared_memory: bytes a block.
+        registers: a thread's registers (vector registers on ROCm).
+        spills: 32-bit registers a thread spills to memory.
+        fits: shared memory and threads are within the device's limits for a block.
+        seconds: time it took to compile.
+        error: what the compiler said; the figures are 0 then.
+    """
+
+    name: str
+    configuration: str
+    shared_memory: int = 0
+    registers: int = 0
+    spills: int = 0
+    fits: bool = False
+    seconds: float
+    error: str = ""
+
+
 @dataclasses.dataclass
 class Recorder:
     """Collects the records of one simulation, in order of occurrence."""
@@ -92,6 +120,7 @@ class Recorder:
     codes: list[str] = dataclasses.field(default_factory=list)
     notes: list[Note] = dataclasses.field(default_factory=list)
     phase: Phase = "inference"
+    keep_sources: bool = False
     # One list of not yet attributed handler calls per enclosing lowering.
     pending: list[list[ChoicesCall]] = dataclasses.field(default_factory=lambda: [[]])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from inductor_tables.simulation.catalogue import DeviceSpec
-from inductor_tables.simulation.records import ChoicesCall, Note, OpLowering, Recorder
+from inductor_tables.simulation.records import ChoicesCall, KernelReport, Note, OpLowering, Recorder
 
 _DEVICE = "cuda:0"
 _DEFAULT_OPTIONS = {"max_autotune_gemm": True}
@@ -140,6 +141,31 @@ class Simulation:
             outputs = compiled(*args, **(kwargs or {}))
         self.seconds = time.perf_counter() - start
         return outputs
+
+    def kernel_sources(self) -> dict[str, str]:
+        """Return the Triton sources of the generated code, by the kernel's name."""
+        kernels = _kernels()
+        return {name: text for c in self.codes for name, text in kernels.kernel_sources(c).items()}
+
+    def compile_kernel(self, source: str, name: str | None = None) -> list[KernelReport]:
+        """Compile one Triton source for the device, once per configuration that it lists.
+
+        Takes 0.1 to 1 s a configuration and loads nothing.
+
+        Args:
+            source: one of :meth:`kernel_sources` or of ``OpLowering.sources``.
+            name: the kernel's; needed where the source defines several.
+
+        Raises:
+            SimulationError: the source defines no such kernel.
+        """
+        reports: list[KernelReport] = _kernels().compile_kernel(self.spec, source, name)
+        return reports
+
+
+def _kernels() -> Any:
+    """Import what needs torch._inductor, which a running simulation has imported."""
+    return importlib.import_module("inductor_tables.simulation.kernels")
 
 
 def _tensors_of(module: torch.nn.Module) -> list[torch.Tensor]:

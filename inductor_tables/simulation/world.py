@@ -43,10 +43,15 @@ def patch_device(patches: Patches, spec: DeviceSpec) -> str:
 
 
 def patch_lowering(
-    patches: Patches, folder: str, *, pick: observe.Pick, codegen_too: bool, pad_mm: bool
-) -> tuple[Recorder, FakeTensorMode]:
+    patches: Patches,
+    recorder: Recorder,
+    folder: str,
+    *,
+    pick: observe.Pick,
+    codegen_too: bool,
+    pad_mm: bool,
+) -> FakeTensorMode:
     """Make lowering go on where it would need the device, and record what it decides."""
-    recorder = Recorder()
     fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
     small_tensors.patch_small_tensors(patches)
     attention.patch_attention(patches)
@@ -56,7 +61,7 @@ def patch_lowering(
     observe.patch_selector(patches, recorder, pick)
     codegen.patch_codegen(patches, recorder, folder, codegen=codegen_too)
     codegen.patch_compile_fx(patches, recorder, fake_mode)
-    return recorder, fake_mode
+    return fake_mode
 
 
 def _forget_device() -> None:

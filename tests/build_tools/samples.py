@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner, Result
+
 from build_tools.cli import main
 from build_tools.hashes import read_committed
-from click.testing import CliRunner, Result
 from inductor_tables.dumps import make_row, render_dump
 from inductor_tables.table import Table
 from inductor_tables.versions import TorchSeries
@@ -71,8 +72,8 @@ def run(*arguments: object) -> Result:
 
 
 def run_build(out: Path, *arguments: object) -> Result:
-    """Run ``build`` with a table version."""
-    return run("build", *arguments, "--out", out, "--table-version", "1.0")
+    """Run ``build`` with a table version, unless the arguments name another."""
+    return run("build", "--out", out, "--table-version", "1.0", *arguments)
 
 
 def built(out: Path, *arguments: object) -> dict[str, Any]:

@@ -8,12 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build_tools.build import build
-from build_tools.files import dump_files
-from inductor_tables.dumps import parse_dump, read_dump
-from inductor_tables.errors import BuildError
-from inductor_tables.schema import MAX_ENTRIES_PER_KEY
-from inductor_tables.table import Table
 from samples import (
     AGNOSTIC_MM,
     ATEN,
@@ -29,6 +23,13 @@ from samples import (
     write_dump,
     write_plain,
 )
+
+from build_tools.build import build
+from build_tools.files import dump_files
+from inductor_tables.dumps import parse_dump, read_dump
+from inductor_tables.errors import BuildError
+from inductor_tables.schema import MAX_ENTRIES_PER_KEY
+from inductor_tables.table import Table
 
 AMD = f"gfx942:sramecc+:xnack-+{INPUTS}+mm"
 NO_HASH = {name: value for name, value in triton().items() if name != "template_hash"}

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build_tools.diff import diff_paths
-from inductor_tables.errors import BuildError
 from samples import (
     ADDMM_TRITON,
     AGNOSTIC_MM,
@@ -21,6 +19,9 @@ from samples import (
     triton,
     write_dump,
 )
+
+from build_tools.diff import diff_paths
+from inductor_tables.errors import BuildError
 
 PLACE = Path("2.13", "nvidia-h200", "gemm.msgpack")
 TALL_MM = MM.replace("[16,", "[32,")

@@ -8,6 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from samples import COMMITTED, run
+
 from build_tools import cli, hashes
 from build_tools.hashes import (
     TemplateHashes,
@@ -18,7 +20,6 @@ from build_tools.hashes import (
 )
 from inductor_tables.errors import BuildError
 from inductor_tables.versions import NEWEST_KNOWN_SERIES, OLDEST_SERIES, TorchSeries
-from samples import COMMITTED, run
 
 # First digits, read off the template texts of each release by other means.
 PREFIXES = {
@@ -48,7 +49,7 @@ def test_committed_prefixes(template_id: str) -> None:
 
 
 def test_committed_bmm_and_rocm_prefixes() -> None:
-    """bmm has a text of its own file from 2.11 on; the old ROCm text of mm is kept beside."""
+    """The text of bmm is in its own file from 2.11 on; the old ROCm text of mm is kept."""
     assert [str(k.templates["triton::bmm"])[:12] for k in COMMITTED.values()][1:] == BMM
     assert [known.rocm["triton::mm"][:12] for known in COMMITTED.values()] == ROCM_MM
 
@@ -81,7 +82,7 @@ def test_installed_equals_committed() -> None:
 
 def test_installed_hash_is_that_of_the_text() -> None:
     """A template's hash is the SHA-256 of its text (the rule that the rocm map relies on)."""
-    import torch._inductor.kernel.mm as mm
+    from torch._inductor.kernel import mm
 
     folder = Path(mm.__file__).parent / "templates"
     text = (folder / "triton_mm.py.jinja").read_bytes()

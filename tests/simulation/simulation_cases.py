@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 from inductor_tables.simulation import Simulation
 
@@ -15,7 +15,7 @@ BF16 = torch.bfloat16
 Built = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 
 
-class Block(nn.Module):
+class Block(nn.Module):  # type: ignore[misc]
     """A transformer block over (batch, sequence, width)."""
 
     def __init__(self, width: int, heads: int, hidden: int, bias: bool, fused: bool) -> None:
@@ -30,18 +30,20 @@ class Block(nn.Module):
         self.shrink = nn.Linear(hidden, width, bias=bias)
 
     def attend(self, query: Any, key: Any, value: Any) -> Any:
+        """Return attention over the heads, fused or as two products."""
         if self.fused:
-            return F.scaled_dot_product_attention(query, key, value)
+            return functional.scaled_dot_product_attention(query, key, value)
         # No softmax, so that no pattern turns it into fused attention.
         return (torch.relu(query @ key.transpose(-1, -2)) / 7.0) @ value
 
     def forward(self, x: Any) -> Any:
+        """Return the block's output, of the same shape."""
         batch, length, width = x.shape
         heads = self.qkv(self.norm_attention(x)).view(batch, length, 3, self.heads, -1)
         query, key, value = heads.permute(2, 0, 3, 1, 4)
         attended = self.attend(query, key, value).transpose(1, 2).reshape(batch, length, width)
         x = x + self.project(attended)
-        activation = F.gelu if self.fused else F.relu
+        activation = functional.gelu if self.fused else functional.relu
         return x + self.shrink(activation(self.expand(self.norm_hidden(x))))
 
 
@@ -87,27 +89,25 @@ def _heads(sim: Simulation, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
 
 def _sdpa_causal(sim: Simulation) -> Built:
     def attention(query: Any, key: Any, value: Any) -> Any:
-        return F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return functional.scaled_dot_product_attention(query, key, value, is_causal=True)
 
     return attention, _heads(sim, BF16)
 
 
 def _sdpa_mask(sim: Simulation) -> Built:
     def attention(query: Any, key: Any, value: Any, mask: Any) -> Any:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
 
     return attention, (*_heads(sim, BF16), sim.empty(2, 1, 256, 256, dtype=BF16))
 
 
 def _sdpa_fp32(sim: Simulation) -> Built:
-    return F.scaled_dot_product_attention, _heads(sim, torch.float32)
+    return functional.scaled_dot_product_attention, _heads(sim, torch.float32)
 
 
 def _conv1x1(sim: Simulation) -> Built:
     def build() -> nn.Module:
-        return nn.Sequential(
-            nn.Conv2d(64, 128, 1), nn.ReLU(), nn.Conv2d(128, 64, 3, padding=1)
-        )
+        return nn.Sequential(nn.Conv2d(64, 128, 1), nn.ReLU(), nn.Conv2d(128, 64, 3, padding=1))
 
     return sim.module(build, BF16).eval(), (sim.empty(8, 64, 32, 32, dtype=BF16),)
 
