@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -295,13 +296,13 @@ def active_activation() -> Activation | None:
     return _current if config.active else None
 
 
-class observing:  # noqa: N801 - used as a context manager only
-    """Keep the handler installed, without any table, so that ops are seen under their keys."""
-
-    def __enter__(self) -> None:
-        _observe(+1)
-
-    def __exit__(self, *_: object) -> None:
+@contextlib.contextmanager
+def observing() -> Iterator[None]:
+    """Keep the handler installed, with or without tables, so that ops are seen by their keys."""
+    _observe(+1)
+    try:
+        yield
+    finally:
         _observe(-1)
 
 

@@ -166,10 +166,17 @@ class TableChoices(LookupTableChoices):
                 kwarg_overrides,
             )
         if config.recording_active:
-            keys = self.make_lookup_key_variants(kernel_inputs, op_name)
-            for ktc in chosen:
-                ktc.annotations[host.KEYS_ANNOTATION] = keys
+            self._annotate(chosen, kernel_inputs, op_name)
         return chosen
+
+    def _annotate(self, chosen: list[Any], kernel_inputs: Any, op_name: str) -> None:
+        """Have what is autotuned recorded under the keys that look-ups use."""
+        from inductor_tables.recorder import record_topk_choices
+
+        host.add_feedback_saver(record_topk_choices)
+        keys = self.make_lookup_key_variants(kernel_inputs, op_name)
+        for ktc in chosen:
+            ktc.annotations[host.KEYS_ANNOTATION] = keys
 
     def _answer(
         self,

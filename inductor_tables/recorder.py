@@ -38,6 +38,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 from inductor_tables import config, host
+from inductor_tables.activation import observing
 from inductor_tables.dumps import KeyText, Row, join_keys, make_row, render_key, write_atomically
 from inductor_tables.errors import InvalidDumpError, InvalidKeyError
 from inductor_tables.keys import parse_key
@@ -629,6 +630,7 @@ def record(directory: str | os.PathLike[str], *, topk: int | None = None) -> Ite
         _process_recorder.one_thread(),
         config.patch(recording_active=True, recorder_record_dir=path, recorder_topk=topk),
         _process_recorder.session(path) as recording,
+        observing(),
     ):
         _warned.clear()
         host.add_feedback_saver(record_topk_choices)

@@ -26,7 +26,7 @@ _PARAM_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
 _PARAM_TEXT = re.compile(
     r"(?:tl|torch)\.(?:bool|(?:u?int|b?float|complex)[0-9][a-z0-9_]{0,15})", re.ASCII
 )
-_TEMPLATE_ID = re.compile(r"[a-z][a-z0-9_]{0,31}::[A-Za-z][A-Za-z0-9_.]{0,95}", re.ASCII)
+_TEMPLATE_ID = re.compile(r"(?:[a-z][a-z0-9_]{0,31}::)?[A-Za-z][A-Za-z0-9_.]{0,95}", re.ASCII)
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _MAX_TEXT: Final = 256
 
@@ -206,7 +206,7 @@ def check_param(name: Any, value: Any, where: str, fail: Fail) -> None:
 
 
 def check_template_id(value: Any, where: str, fail: Fail) -> str:
-    """Return a template id such as ``triton::mm``."""
+    """Return a template id such as ``triton::mm`` or ``decompose_k``."""
     if not isinstance(value, str) or not _TEMPLATE_ID.fullmatch(value):
         fail(where, f"{_shown(value)} is not a template id such as 'triton::mm'")
     return value

@@ -16,7 +16,6 @@ if not torch.cuda.is_available():
 from torch._dynamo.utils import counters
 
 import inductor_tables
-from inductor_tables.tables import __name__ as _packaged  # noqa: F401 - the package is complete
 
 pytestmark = pytest.mark.gpu
 
@@ -126,13 +125,6 @@ def test_recorder_round_trip(tmp_path: Path) -> None:
 
 def test_the_packaged_table_is_used() -> None:
     """What ships for this torch and GPU answers."""
-    from inductor_tables import host, resources
-
-    (candidate, *_) = resources.packaged_candidates(host.installed_series(), DEVICE)
-    key = next(k for k in candidate.table.keys() if "[16, 4096]" in k and k.endswith("+mm"))
-    assert "[4096, 4096], [1, 4096]" in next(
-        k for k in candidate.table.keys() if "[16, 4096]" in k and "[4096, 4096], [1, 4096]" in k
-    ), key
     inductor_tables.enable(strict=True)
     x, w = _random(16, 4096), _random(4096, 4096)
     found = _compiled(lambda x, w: x @ w.t(), x, w)
@@ -150,7 +142,7 @@ def test_dynamic_sizes_are_right_off_the_hint(op: str, dynamic: str, tmp_path: P
     with inductor_tables.record(tmp_path) as recording:
         _compiled(fn, *make(**hint))
     assert recording.path is not None
-    inductor_tables.enable(recording.path)
+    inductor_tables.enable(_fastest_triton(recording.data))
     torch._dynamo.reset()
     args = make(**hint)
     for at, dim in _DYNAMIC[op][dynamic]:
@@ -158,9 +150,19 @@ def test_dynamic_sizes_are_right_off_the_hint(op: str, dynamic: str, tmp_path: P
     with torch.no_grad():
         compiled = torch.compile(fn, options=OPTIONS)
         compiled(*args)
-        for size in (512, 520, 511, 500, 24, 7, 2, 1024):
+        assert _autotuned() <= 1  # the recording's
+        for size in (512, 520, 509, 500, 24, 7, 2, 1, 1024):
             args = make(**{**hint, dynamic: size})
             _close(compiled(*args), fn(*(a.double() for a in args)), 2e-2)
+
+
+def _fastest_triton(data: Any) -> dict[str, list[dict[str, Any]]]:
+    """Of every recorded key the fastest Triton choice, so that it is a template that runs."""
+    found = {
+        key: [row.value for row in rows if row.value["template_id"].startswith("triton::")][:1]
+        for key, rows in data.items()
+    }
+    return {key: rows for key, rows in found.items() if rows}
 
 
 def _two(m: int, n: int, k: int) -> tuple[Any, ...]:
