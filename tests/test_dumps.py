@@ -177,7 +177,7 @@ ROW_ERRORS: dict[str, tuple[Any, str]] = {
     "too many entries": ({KEY: [ATEN] * 4097}, f"{PLACE}: 4097 items; at most 4096"),
     "entry no object": ({KEY: [ATEN, 3]}, rf"{PLACE}\[1\]: expected an object, found int"),
     "no template": ({KEY: [{}]}, rf"{PLACE}\[0\]: the entry has no template_id"),
-    "template id": (entry(template_id="mm"), rf"{PLACE}\[0\]\.template_id: 'mm' is not"),
+    "template id": (entry(template_id="m m"), rf"{PLACE}\[0\]\.template_id: 'm m' is not"),
     "template hash": (entry(template_hash="1"), rf"{PLACE}\[0\]\.template_hash: '1' is not"),
     "name": (entry(**{"a b": 1}), rf"{PLACE}\[0\]: parameter name 'a b'"),
     "float": (entry(num_warps=4.0), rf"{PLACE}\[0\]\.num_warps: 4\.0 is not allowed"),

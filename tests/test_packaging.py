@@ -7,17 +7,22 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from email.message import Message
 from email.parser import BytesParser
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from inductor_tables import __version__
+from inductor_tables.table import Table
+from inductor_tables.versions import series_order
+
 ROOT: Final = Path(__file__).resolve().parent.parent
-NAME: Final = "inductor_tables-0.1.0"
+NAME: Final = f"inductor_tables-{__version__}"
 EPOCH: Final = "1790000000"
 
 NOT_COPIED: Final = (
@@ -31,16 +36,23 @@ NOT_COPIED: Final = (
     "dist",
 )
 
+PIP_INSTALL: Final = (
+    sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
+)  # fmt: skip
+
 pytestmark = pytest.mark.skipif(
     not (ROOT / "inductor_tables").is_dir(), reason="the source tree is not here to be built"
 )
 
 SHOW_TABLES: Final = """
-import json
+import importlib.util, json
 import inductor_tables
 from inductor_tables.resources import packaged_tables
-tables = [[series, folder, len(list(table.items()))] for series, folder, table in packaged_tables()]
-print(json.dumps({"file": inductor_tables.__file__, "tables": tables}))
+print(json.dumps({
+    "file": inductor_tables.__file__,
+    "tables": [[series, folder, len(table)] for series, folder, table in packaged_tables()],
+    "modules": [name for name in ("tables", "build_tools") if importlib.util.find_spec(name)],
+}))
 """
 
 
@@ -89,20 +101,16 @@ def in_wheel(wheel: Path) -> set[str]:
         return {name for name in opened.namelist() if not name.endswith("/")}
 
 
-def files_of(directory: str, pattern: str = "*") -> set[str]:
-    """Return the files of the source tree that match, relative to it."""
-    found = (ROOT / directory).rglob(pattern)
-    kept = (path for path in found if path.is_file() and "__pycache__" not in path.parts)
-    return {path.relative_to(ROOT).as_posix() for path in kept}
+def files_of(source: Path, directory: str) -> set[str]:
+    """Return the files below a directory of a source tree, relative to the tree."""
+    found = (path for path in (source / directory).rglob("*") if path.is_file())
+    return {path.relative_to(source).as_posix() for path in found}
 
 
-def table_counts() -> list[list[object]]:
-    """Return series, folder and number of keys of every table of the source tree."""
-    from inductor_tables.table import Table
-    from inductor_tables.versions import series_order
-
+def table_counts(source: Path) -> list[list[object]]:
+    """Return series, folder and number of keys of every table of a source tree."""
     paths = sorted(
-        (ROOT / "tables").glob("*/*/gemm.msgpack"),
+        (source / "tables").glob("*/*/gemm.msgpack"),
         key=lambda path: (series_order(path.parts[-3]), path.parts[-2]),
     )
     return [[path.parts[-3], path.parts[-2], len(Table.open(path))] for path in paths]
@@ -114,26 +122,28 @@ def metadata_of(wheel: Path) -> Message:
         return BytesParser().parsebytes(opened.read(f"{NAME}.dist-info/METADATA"))
 
 
-def tables_seen(cwd: Path, **environment: str) -> dict[str, object]:
-    """Return what a fresh interpreter finds as inductor_tables, and its tables."""
+def tables_seen(cwd: Path, *folders: Path, setup: str = "") -> dict[str, Any]:
+    """Return what a bare interpreter finds as inductor_tables on sys.path, and its tables.
+
+    It runs no ``.pth`` file, so that no install of this environment is seen.
+    """
+    paths = [*map(str, folders), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     done = subprocess.run(
-        [sys.executable, "-c", SHOW_TABLES],
+        [sys.executable, "-S", "-c", f"{setup}\nimport sys; sys.path += {paths}\n{SHOW_TABLES}"],
         cwd=cwd,
-        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def test_wheel_holds_the_runtime_and_every_table(in_wheel: set[str]) -> None:
+def test_wheel_holds_the_runtime_and_every_table(in_wheel: set[str], source: Path) -> None:
     """The wheel holds every module, every table as inductor_tables.tables, and py.typed."""
-    expected = files_of("inductor_tables") | {
-        f"inductor_tables/{name}" for name in files_of("tables")
-    }
+    tables = {f"inductor_tables/{name}" for name in files_of(source, "tables")}
+    expected = files_of(source, "inductor_tables") | tables
     metadata = {name for name in in_wheel if name.startswith(f"{NAME}.dist-info/")}
     assert in_wheel - metadata == expected
     assert "inductor_tables/py.typed" in in_wheel
@@ -152,12 +162,12 @@ def test_wheel_installs_one_package(in_wheel: set[str]) -> None:
     assert {name.split("/")[0] for name in in_wheel} == {"inductor_tables", f"{NAME}.dist-info"}
 
 
-def test_sdist_holds_all(dist: Path) -> None:
+def test_sdist_holds_all(dist: Path, source: Path) -> None:
     """The sdist holds what is needed to build, check and test, and nothing that is cached."""
     with tarfile.open(dist / f"{NAME}.tar.gz") as opened:
         names = {member.name.removeprefix(f"{NAME}/") for member in opened if member.isfile()}
     trees = ("inductor_tables", "tables", "build_tools", "tests", "docs", "benchmarks", ".ci")
-    expected = set[str]().union(*(files_of(tree) for tree in trees)) | {
+    expected = set[str]().union(*(files_of(source, tree) for tree in trees)) | {
         "pyproject.toml",
         "README.md",
         "CHANGELOG.md",
@@ -182,8 +192,6 @@ def test_entry_point(wheel: Path) -> None:
 
 def test_metadata(wheel: Path) -> None:
     """Name, version, license, Python and the dependencies are as documented."""
-    from inductor_tables import __version__
-
     metadata = metadata_of(wheel)
     assert metadata["Name"] == "inductor-tables"
     assert metadata["Version"] == __version__
@@ -217,38 +225,29 @@ def test_wheel_from_sdist_is_the_same(dist: Path, wheel: Path, tmp_path: Path) -
         }
 
 
-def test_tables_of_a_zipped_wheel(wheel: Path, tmp_path: Path) -> None:
+def test_tables_of_a_zipped_wheel(wheel: Path, source: Path, tmp_path: Path) -> None:
     """Every table is found and read from a wheel that lies zipped on sys.path."""
-    found = tables_seen(tmp_path, PYTHONPATH=str(wheel))
-    assert str(found["file"]).startswith(f"{wheel}/")
-    assert found["tables"] == table_counts()
+    found = tables_seen(tmp_path, wheel)
+    assert found["file"].startswith(f"{wheel}/")
+    assert found["tables"] == table_counts(source)
 
 
-def test_tables_of_an_unpacked_wheel(wheel: Path, tmp_path: Path) -> None:
-    """Every table is found and read from an installed wheel."""
+def test_tables_of_an_installed_wheel(wheel: Path, source: Path, tmp_path: Path) -> None:
+    """Every table is found in an installed wheel, and ``tables`` is no module of its own."""
     site = tmp_path / "site"
-    with zipfile.ZipFile(wheel) as opened:
-        opened.extractall(site)
-    found = tables_seen(tmp_path, PYTHONPATH=str(site))
-    assert str(found["file"]).startswith(f"{site}/")
-    assert found["tables"] == table_counts()
+    subprocess.run([*PIP_INSTALL, "--target", str(site), str(wheel)], check=True)
+    found = tables_seen(tmp_path, site)
+    assert found["file"].startswith(f"{site}/")
+    assert found["tables"] == table_counts(source)
+    assert found["modules"] == []
 
 
 def test_tables_of_an_editable_install(source: Path, tmp_path: Path) -> None:
-    """Every table is found and read from an editable install, and ``tables`` is no module."""
+    """Every table is found in an editable install, and ``tables`` is no module of its own."""
     site = tmp_path / "site"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
-    subprocess.run([*pip, "--target", str(site), "--editable", str(source)], check=True)
-    # As site does for a folder of the environment: run the .pth file that finds the sources.
-    code = f"import site; site.addsitedir({str(site)!r}); "
-    imports = (
-        code + "import importlib.util as u; print(u.find_spec('tables'), u.find_spec('tests'))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", imports],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == "None None\n"
+    editable = ["--no-build-isolation", "--editable", str(source)]
+    subprocess.run([*PIP_INSTALL, "--target", str(site), *editable], check=True)
+    found = tables_seen(tmp_path, setup=f"import site; site.addsitedir({str(site)!r})")
+    assert found["file"].startswith(f"{source}/")
+    assert found["tables"] == table_counts(source)
+    assert found["modules"] == []

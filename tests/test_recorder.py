@@ -527,7 +527,7 @@ def test_entries_of_others_are_dumped_where_they_can_be(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The backend used alone leaves out what a reader would refuse."""
-    odd = LookupTableEntry(key=KEY, value={"template_id": "mm"}, metadata={}, runtime=0.3)
+    odd = LookupTableEntry(key=KEY, value={"template_id": "m m"}, metadata={}, runtime=0.3)
     unranked = entry_of(1, math.inf)
     unranked.metadata = {"rank": "first"}
     backend = DirectoryRecordBackend(str(tmp_path))

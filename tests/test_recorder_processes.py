@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,13 +18,15 @@ import pytest
 from inductor_tables.dumps import read_dump
 from inductor_tables.keys import parse_key
 
-PRELUDE = """
+HOST = """
 import os, signal, socket, sys, threading, time
 from datetime import datetime, timezone
 from inductor_tables import config, host, recorder
 from inductor_tables.dumps import read_dump
 from inductor_tables.recorder import record, record_topk_choices
+"""
 
+FAKE_HOST = """
 def recorded_choice(choice, op_name, *, with_device):
     size, block = choice
     matrix = f"(torch.float16, [{size}, {size}], [{size}, 1])"
@@ -67,19 +70,23 @@ ROWS_A_RUN = 20
 SIZES_A_WRITER = 100_000
 
 
-def start(script: str, *arguments: object, rank: int | None = None) -> subprocess.Popen[str]:
-    """Start a Python process that runs ``script`` after the common part."""
-    ranked = {} if rank is None else {"RANK": str(rank)}
-    environment = {name: value for name, value in os.environ.items() if name != "RANK"}
+def start(script: str, *arguments: object, **environment: object) -> subprocess.Popen[str]:
+    """Start a Python process that runs ``script``, with the recorder imported."""
+    kept = {name: value for name, value in os.environ.items() if name != "RANK"}
     process = subprocess.Popen(
-        [sys.executable, "-c", PRELUDE + textwrap.dedent(script), *map(str, arguments)],
-        env={**environment, **ranked},
+        [sys.executable, "-c", HOST + textwrap.dedent(script), *map(str, arguments)],
+        env={**kept, **{name: str(value) for name, value in environment.items()}},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     _started.append(process)
     return process
+
+
+def start_faked(script: str, *arguments: object, **environment: object) -> subprocess.Popen[str]:
+    """Start a process whose choices are (size, block) pairs, without torch."""
+    return start(FAKE_HOST + textwrap.dedent(script), *arguments, **environment)
 
 
 @pytest.fixture(autouse=True)
@@ -150,10 +157,10 @@ def test_killed_ranks_lose_nothing_and_readers_see_whole_files(
     directory, stop = tmp_path / "dumps", tmp_path / "stop"
     told = [tmp_path / f"told{n}" for n in range(writer_count)]
     writers = [
-        start(WRITER, directory, told[n], n * SIZES_A_WRITER + 1, rank=n)
+        start_faked(WRITER, directory, told[n], n * SIZES_A_WRITER + 1, RANK=n)
         for n in range(writer_count)
     ]
-    readers = [start(READER, directory, stop) for _ in range(reader_count)]
+    readers = [start_faked(READER, directory, stop) for _ in range(reader_count)]
     wait_for(told)
     kill_at_random(writers, longest_s, random.Random(writer_count))
     stop.touch()
@@ -173,7 +180,7 @@ def test_a_writer_killed_inside_a_dump_leaves_the_last_one(moment: str, tmp_path
         os.{moment} = lambda *args: os.kill(os.getpid(), signal.SIGKILL)
         autotune(2)
     """
-    finish(start(script, tmp_path), -signal.SIGKILL)
+    finish(start_faked(script, tmp_path), -signal.SIGKILL)
     (file,) = files(tmp_path)
     assert sizes(file) == [1]
     (left,) = set(os.listdir(tmp_path)) - {file.name}
@@ -192,7 +199,7 @@ def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path) -> None:
         assert os.waitpid(child, 0)[1] == 0
     print(os.getpid())
     """
-    pids = [int(line) for line in finish(start(script, tmp_path)).split()]
+    pids = [int(line) for line in finish(start_faked(script, tmp_path)).split()]
     by_pid = {int(path.stem.split("_")[-1]): sorted(sizes(path)) for path in files(tmp_path)}
     assert by_pid == dict(zip(pids, ([2], [1, 3]), strict=True))
 
@@ -210,7 +217,7 @@ def test_a_forked_child_has_none_of_its_parents_rows(tmp_path: Path) -> None:
     if child:
         assert os.waitpid(child, 0)[1] == 0
     """
-    finish(start(script))
+    finish(start_faked(script))
 
 
 def test_a_fork_while_another_thread_records_does_not_hang(tmp_path: Path) -> None:
@@ -237,7 +244,7 @@ def test_a_fork_while_another_thread_records_does_not_hang(tmp_path: Path) -> No
         assert os.waitpid(child, 0)[1] == 0
         thread.join()
     """
-    finish(start(script, tmp_path))
+    finish(start_faked(script, tmp_path))
     assert sorted(sizes(path) for path in files(tmp_path)) == [[1], [2]]
 
 
@@ -259,7 +266,7 @@ def test_processes_of_one_name_and_moment_get_a_file_each(tmp_path: Path) -> Non
         autotune(size + 100)
     """
     directory, begin = tmp_path / "dumps", tmp_path / "begin"
-    processes = [start(script, directory, begin, n + 1) for n in range(6)]
+    processes = [start_faked(script, directory, begin, n + 1) for n in range(6)]
     for process in processes:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
     begin.touch()
@@ -270,3 +277,36 @@ def test_processes_of_one_name_and_moment_get_a_file_each(tmp_path: Path) -> Non
     ]
     assert files(directory)[0].name == "inductor_lut_20260102_000000_000_box_1.json"
     assert len(os.listdir(directory)) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler here")
+def test_the_hosts_own_autotuning_is_recorded(tmp_path: Path) -> None:
+    """The saver is hooked before torch is imported, and reads real choices: ATen against C++."""
+    script = """
+    with record(sys.argv[1]) as recording:
+        assert "torch" not in sys.modules
+        import torch
+        from torch._inductor import config as inductor_config
+        from torch._inductor.lookup_table import LookupTableChoices
+
+        LookupTableChoices._get_device_key = staticmethod(lambda device: "NVIDIA H200")
+        inductor_config.max_autotune_gemm_backends = "ATEN,CPP"
+        inductor_config.compile_threads = 1
+        with torch.no_grad():
+            compiled = torch.compile(torch.bmm, options={"max_autotune": True})
+            compiled(torch.randn(4, 256, 512), torch.randn(4, 512, 256))
+    print(torch.__version__)
+    """
+    process = start(script, tmp_path / "dumps", TORCHINDUCTOR_CACHE_DIR=tmp_path / "cache")
+    version = finish(process).strip()
+    (file,) = files(tmp_path / "dumps")
+    dump = read_dump(file)
+    (row,) = dump.rows
+    assert row.key == (
+        "NVIDIA H200+((torch.float32, [4, 256, 512], [131072, 512, 1]), "
+        "(torch.float32, [4, 512, 256], [131072, 256, 1]))+bmm"
+    )
+    assert dict(row.config.plain) == {"template_id": "aten::bmm"}
+    assert row.time_ns and row.rank == 0
+    assert dump.source.torch == version

@@ -57,7 +57,7 @@ def patch_compile_fx(patches: Patches, recorder: Recorder, fake_mode: Any) -> No
 
     def inner(graph_module: Any, example_inputs: Any, *args: Any, **kwargs: Any) -> Any:
         stub = _stub(graph_module, fake_mode)
-        with _phase(recorder, kwargs), _plain_wrapper(kwargs):
+        with _graph(recorder, kwargs), _plain_wrapper(kwargs):
             real_inner(graph_module, example_inputs, *args, **kwargs)
         return stub
 
@@ -73,13 +73,14 @@ def patch_compile_fx(patches: Patches, recorder: Recorder, fake_mode: Any) -> No
 
 
 @contextlib.contextmanager
-def _phase(recorder: Recorder, kwargs: dict[str, Any]) -> Iterator[None]:
-    before = recorder.phase
-    recorder.phase = _phase_of(kwargs)
+def _graph(recorder: Recorder, kwargs: dict[str, Any]) -> Iterator[None]:
+    """Record for one graph: calls that no operation took stay with their graph."""
+    before = recorder.phase, recorder.pending
+    recorder.phase, recorder.pending = _phase_of(kwargs), [[]]
     try:
         yield
     finally:
-        recorder.phase = before
+        recorder.phase, recorder.pending = before
 
 
 def _phase_of(kwargs: dict[str, Any]) -> Phase:

@@ -84,6 +84,4 @@ def simulated_driver(spec: DeviceSpec) -> Any:
 
 def patch_triton_driver(patches: Patches, spec: DeviceSpec) -> None:
     """Make the simulated driver the active one: the templates ask it for limits and the target."""
-    # "active" is a property over "_active" since triton 3.5; the attribute itself before.
-    name = "_active" if hasattr(driver, "_active") else "active"
-    patches.replace(driver, name, simulated_driver(spec))
+    patches.replace(driver, "_active", simulated_driver(spec))

@@ -81,11 +81,12 @@ def _rng_state(_device: Any = "cuda") -> Any:
 def patch_torch_cuda(patches: Patches, spec: DeviceSpec) -> None:
     """Answer questions about the device, and never initialise one."""
     memory = (spec.total_memory, spec.total_memory)
+    arch = f"sm_{spec.triton_arch}" if spec.backend == "cuda" else spec.triton_arch
     answers = _device_answers(spec) | {
         "_exchange_device": _always(0),
         "_lazy_init": _nothing(),
         "_maybe_exchange_device": _always(0),
-        "get_arch_list": _always([f"sm_{spec.triton_arch}"]),
+        "get_arch_list": _always([arch]),
         "get_device_capability": _always(spec.capability),
         "get_device_name": _always(spec.name),
         "get_rng_state": _rng_state,

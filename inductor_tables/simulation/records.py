@@ -50,7 +50,7 @@ class OpLowering:
 
     Attributes:
         name: the selector's name of the operation.
-        calls: the handler calls since the previous operation at the same depth; empty for
+        calls: the handler calls since the graph's previous operation at the same depth; empty for
             operations that do not ask the handler (convolution, attention).
         offered: the choices left once the selector's preprocessing functions ran.
         chosen: the choice that was taken.

@@ -67,7 +67,7 @@ class Simulation:
             return torch.empty(*size, dtype=dtype, device=_DEVICE)
 
     def zeros(self, *size: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return a contiguous simulated tensor; the name is for user code that reads better so."""
+        """Return what :meth:`empty` does: simulated tensors hold no values."""
         with self.fake_mode:
             return torch.zeros(*size, dtype=dtype, device=_DEVICE)
 
