@@ -239,6 +239,9 @@ class TableChoices(LookupTableChoices):
             offered = template_choices[template_id]
             base = next(offered, None)
             if base is None:
+                if activation is not None:
+                    reason = f"{template_id}: the host has no configuration of it for this graph"
+                    activation.statistics.dropped(reason, key)
                 continue
             template_choices[template_id] = itertools.chain([base], offered)
             for plain in entries:

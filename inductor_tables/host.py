@@ -214,32 +214,23 @@ def add_feedback_saver(fn: Callable[..., None]) -> None:
     It gets 5 positional arguments on 2.10 and 6 from 2.11 on. Takes effect now, or once
     torch._inductor is imported.
     """
-    if SELECT_ALGORITHM in sys.modules:
-        fns = _selector_cache().feedback_saver_fns
-        if fn not in fns:
-            fns.append(fn)
-    else:
-        when_imported(SELECT_ALGORITHM, functools.partial(_add_saver_late, fn))
+    _SAVERS.add(fn)
+    when_imported(SELECT_ALGORITHM, _add_wanted_savers)
 
 
 def remove_feedback_saver(fn: Callable[..., None]) -> None:
     """Undo :func:`add_feedback_saver`; not an error if it was never added."""
-    if SELECT_ALGORITHM in sys.modules:
-        fns = _selector_cache().feedback_saver_fns
-        if fn in fns:
-            fns.remove(fn)
-    else:
-        _LATE_SAVERS_REMOVED.add(fn)
+    _SAVERS.discard(fn)
+    if SELECT_ALGORITHM in sys.modules and fn in (fns := _selector_cache().feedback_saver_fns):
+        fns.remove(fn)
 
 
-_LATE_SAVERS_REMOVED: set[Callable[..., None]] = set()
+_SAVERS: set[Callable[..., None]] = set()
 
 
-def _add_saver_late(fn: Callable[..., None], module: ModuleType) -> None:
-    if fn in _LATE_SAVERS_REMOVED:
-        _LATE_SAVERS_REMOVED.discard(fn)
-    elif fn not in (fns := module.get_algorithm_selector_cache().feedback_saver_fns):
-        fns.append(fn)
+def _add_wanted_savers(module: ModuleType) -> None:
+    fns = module.get_algorithm_selector_cache().feedback_saver_fns
+    fns.extend(fn for fn in _SAVERS if fn not in fns)
 
 
 def _selector_cache() -> Any:
