@@ -148,8 +148,11 @@ def make_table(folder: Path, tokens: int, layers: int) -> Path:
 @click.option("--rounds", default=5, show_default=True, help="Measurements of each way.")
 @click.option("--tokens", default=512, show_default=True)
 @click.option("--layers", default=2, show_default=True)
+@click.option("--way", "ways", multiple=True, type=click.Choice(WAYS), help="Default: all four.")
 @click.option("--table", type=click.Path(exists=True, path_type=Path), help="Default: record one.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write all figures.")
+@click.option(
+    "--json", "json_file", type=click.Path(path_type=Path), help="Also write all figures."
+)
 @click.option("--keep", type=click.Path(path_type=Path), help="Folder for dump and table.")
 @click.option("--child", is_flag=True, hidden=True)
 @click.argument("arguments", nargs=-1)
@@ -157,6 +160,7 @@ def main(
     rounds: int,
     tokens: int,
     layers: int,
+    ways: tuple[str, ...],
     table: Path | None,
     json_file: Path | None,
     keep: Path | None,
@@ -179,24 +183,27 @@ def main(
         table = table or make_table(folder, tokens, layers)
         cache = folder / "mega-cache.bin"
         sizes_given = (str(tokens), str(layers))
-        in_fresh_process("mega-cache", "-", *sizes_given, MEGA_CACHE_OUT=str(cache))
+        ways = ways or WAYS
+        if "mega-cache" in ways:
+            in_fresh_process("mega-cache", "-", *sizes_given, MEGA_CACHE_OUT=str(cache))
         extra = {"table": str(table), "mega-cache": str(cache)}
-        plan = [WAYS[(n + r) % len(WAYS)] for r in range(rounds) for n in range(len(WAYS))]
+        plan = [ways[(n + r) % len(ways)] for r in range(rounds) for n in range(len(ways))]
         runs = [
             in_fresh_process(way, extra.get(way, "-"), *sizes_given)
             for way in track(plan, "measuring", console=Console(stderr=True))
         ]
-        report(runs, cache.stat().st_size, json_file)
+        report(runs, cache.stat().st_size if cache.exists() else None, json_file)
 
 
-def report(runs: list[dict[str, Any]], cache_bytes: int, json_file: Path | None) -> None:
+def report(runs: list[dict[str, Any]], cache_bytes: int | None, json_file: Path | None) -> None:
     """Print medians with spreads and the ratios to default and autotuning."""
     by_way = {way: [run for run in runs if run["way"] == way] for way in WAYS}
-    compile_s = {way: statistics.median(r["compile_s"] for r in by_way[way]) for way in WAYS}
-    step_us = {way: statistics.median(r["step_us"] for r in by_way[way]) for way in WAYS}
+    by_way = {way: found for way, found in by_way.items() if found}
+    compile_s = {w: statistics.median(r["compile_s"] for r in found) for w, found in by_way.items()}
+    step_us = {w: statistics.median(r["step_us"] for r in found) for w, found in by_way.items()}
     columns = ("way", "compile s", "min - max", "/ default", "/ autotuning")
     shown = Table(*columns, "step µs", "min - max", "/ autotuning", "autotuned", "hits/misses")
-    for way in WAYS:
+    for way in by_way:
         seconds = [r["compile_s"] for r in by_way[way]]
         steps = [r["step_us"] for r in by_way[way]]
         last = by_way[way][-1]
@@ -204,18 +211,24 @@ def report(runs: list[dict[str, Any]], cache_bytes: int, json_file: Path | None)
             way,
             f"{compile_s[way]:.2f}",
             f"{min(seconds):.2f} - {max(seconds):.2f}",
-            f"{compile_s[way] / compile_s['default']:.2f}",
-            f"{compile_s[way] / compile_s['autotuning']:.2f}",
+            ratio(compile_s, way, "default"),
+            ratio(compile_s, way, "autotuning"),
             f"{step_us[way]:.1f}",
             f"{min(steps):.1f} - {max(steps):.1f}",
-            f"{step_us[way] / step_us['autotuning']:.3f}",
+            ratio(step_us, way, "autotuning"),
             str(last["autotuned"]),
             f"{last['hits']}/{last['misses']}",
         )
-    machine = f"torch {runs[0]['torch']}, {runs[0]['device']}, mega-cache file {cache_bytes} bytes"
+    machine = f"torch {runs[0]['torch']}, {runs[0]['device']}"
+    machine += f", mega-cache file {cache_bytes} bytes" if cache_bytes else ""
     Console(width=140).print(shown, machine)
     if json_file is not None:
         json_file.write_text(json.dumps({"machine": machine, "runs": runs}, indent=1))
+
+
+def ratio(medians: dict[str, float], way: str, to: str) -> str:
+    """Return a ratio of medians as text, a dash where one is not measured."""
+    return f"{medians[way] / medians[to]:.3f}" if to in medians else "-"
 
 
 if __name__ == "__main__":

@@ -89,6 +89,16 @@ class TableChoices(LookupTableChoices):
         op.hit = before
         return _looking_away(call, kernel_inputs, templates, op_name, kwarg_overrides)
 
+    def make_lookup_key_variants(self, kernel_inputs: Any, op_name: str) -> Keys:
+        """Return both keys of an op; the part they share, which the host makes twice, once."""
+        if type(self).make_lookup_key is not LookupTableChoices.make_lookup_key:
+            keys: Keys = super().make_lookup_key_variants(kernel_inputs, op_name)
+            return keys
+        agnostic = self.make_lookup_key(kernel_inputs, op_name, include_device=False)
+        if agnostic is None:
+            return None, None
+        return f"{self._get_device_key(kernel_inputs.device())}+{agnostic}", agnostic
+
     def lookup_template_configs(
         self,
         kernel_inputs: Any,

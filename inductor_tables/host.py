@@ -295,12 +295,14 @@ def divides_statically(divisor: int, size: Any) -> bool:
     import sympy
     from torch._inductor.virtualized import V
 
+    if isinstance(size, int | sympy.Integer):  # no need of the shape environment
+        return int(size) % divisor == 0
     return bool(V.graph.sizevars.statically_known_true(sympy.Eq(sympy.Mod(size, divisor), 0)))
 
 
 def reduction_size(kernel_inputs: Any) -> Any:
     """Return K of a matrix product, an int or a sympy expression."""
-    return kernel_inputs.mnk_symbolic()[2]
+    return kernel_inputs.mat1mat2()[0].get_size()[-1]
 
 
 def with_params(ktc: Any, params: Mapping[str, Any]) -> Any:

@@ -26,7 +26,7 @@ _PARAM_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
 _PARAM_TEXT = re.compile(
     r"(?:tl|torch)\.(?:bool|(?:u?int|b?float|complex)[0-9][a-z0-9_]{0,15})", re.ASCII
 )
-_TEMPLATE_ID = re.compile(r"(?:[a-z][a-z0-9_]{0,31}::)?[A-Za-z][A-Za-z0-9_.]{0,95}", re.ASCII)
+_TEMPLATE_ID = re.compile(r"(?:[a-z][a-z0-9_]{0,31}::_?)?[A-Za-z][A-Za-z0-9_.]{0,95}", re.ASCII)
 _HASH = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _MAX_TEXT: Final = 256
 
@@ -188,7 +188,7 @@ def check_param(name: Any, value: Any, where: str, fail: Fail) -> None:
     such as ``tl.float32``.
     """
     if not isinstance(name, str) or not _PARAM_NAME.fullmatch(name) or keyword.iskeyword(name):
-        fail(where, f"parameter name {_shown(name)} is not a plain ASCII identifier")
+        fail(where, f"parameter name {shown(name)} is not a plain ASCII identifier")
     if name in NOT_PARAMS:
         fail(where, f"{name!r} is a field of an entry and cannot be a parameter")
     place = f"{where}.{name}"
@@ -196,11 +196,11 @@ def check_param(name: Any, value: Any, where: str, fail: Fail) -> None:
         return
     if isinstance(value, int):
         if not -(2**31) < value < 2**31:
-            fail(place, f"{_shown(value)} is out of range (31 bits)")
+            fail(place, f"{shown(value)} is out of range (31 bits)")
     elif not isinstance(value, str) or not _PARAM_TEXT.fullmatch(value):
         fail(
             place,
-            f"{_shown(value)} is not allowed; expected null, a bool, an int or the name of a "
+            f"{shown(value)} is not allowed; expected null, a bool, an int or the name of a "
             "dtype such as 'tl.float32'",
         )
 
@@ -208,14 +208,14 @@ def check_param(name: Any, value: Any, where: str, fail: Fail) -> None:
 def check_template_id(value: Any, where: str, fail: Fail) -> str:
     """Return a template id such as ``triton::mm`` or ``decompose_k``."""
     if not isinstance(value, str) or not _TEMPLATE_ID.fullmatch(value):
-        fail(where, f"{_shown(value)} is not a template id such as 'triton::mm'")
+        fail(where, f"{shown(value)} is not a template id such as 'triton::mm'")
     return value
 
 
 def check_hash(value: Any, where: str, fail: Fail) -> str | None:
     """Return a template hash: 64 hex digits, or None."""
     if value is not None and (not isinstance(value, str) or not _HASH.fullmatch(value)):
-        fail(where, f"{_shown(value)} is not a template hash of 64 hex digits")
+        fail(where, f"{shown(value)} is not a template hash of 64 hex digits")
     return value
 
 
@@ -224,7 +224,7 @@ def check_text(value: Any, where: str, fail: Fail) -> str | None:
     if value is not None and (
         not isinstance(value, str) or len(value) > _MAX_TEXT or not value.isprintable()
     ):
-        fail(where, f"{_shown(value)} is not a text of at most {_MAX_TEXT} printable signs")
+        fail(where, f"{shown(value)} is not a text of at most {_MAX_TEXT} printable signs")
     return value
 
 
@@ -233,7 +233,7 @@ def check_count(value: Any, where: str, fail: Fail, *, optional: bool = False) -
     if optional and value is None:
         return None
     if type(value) is not int or not 0 <= value <= 2**53:
-        fail(where, f"{_shown(value)} is not a whole number from 0 to 2**53")
+        fail(where, f"{shown(value)} is not a whole number from 0 to 2**53")
     return value
 
 
@@ -246,8 +246,10 @@ def check_list(value: Any, where: str, fail: Fail, limit: int = 2**32) -> Sequen
     return value
 
 
-def _shown(value: Any) -> str:
-    if isinstance(value, int) and value.bit_length() > 256:
-        return "an int of more than 256 bits"
-    text = repr(value)
+def shown(value: Any) -> str:
+    """Return a value for a message, short whatever it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an int of too many digits, lists in lists in lists
+        return f"a value of type {type(value).__name__} that is too large to show"
     return text if len(text) <= 120 else f"{text[:120]}..."

@@ -47,6 +47,7 @@ from inductor_tables.schema import (
     check_params,
     check_template_id,
     check_text,
+    shown,
 )
 from inductor_tables.versions import torch_series
 
@@ -198,7 +199,7 @@ class Table:
 
     def _read_header(self, raw: Any) -> None:
         fail = self._fail
-        if not isinstance(raw, dict) or tuple(sorted(raw)) != _HEADER_FIELDS:
+        if not isinstance(raw, dict) or raw.keys() != set(_HEADER_FIELDS):
             fail("header", f"expected a map of {', '.join(_HEADER_FIELDS)}")
         count: int = check_count(raw["config_count"], "header.config_count", fail)
         skeletons = check_list(raw["skeletons"], "header.skeletons", fail, _MAX_ITEMS)
@@ -270,7 +271,7 @@ class Table:
 
     def _source(self, number: Any, where: str) -> Source:
         if type(number) is not int or not 0 <= number < len(self._sources):
-            self._fail(where, f"source {number!r} does not exist")
+            self._fail(where, f"source {shown(number)} does not exist")
         return self._sources[number]
 
     def _config(self, number: Any, where: str) -> Config:
@@ -278,14 +279,14 @@ class Table:
         if known is not None:
             return known
         if type(number) is not int or not 0 <= number < self._config_count:
-            self._fail(where, f"configuration {number!r} does not exist")
+            self._fail(where, f"configuration {shown(number)} does not exist")
         where = f"configs[{number}]"
         raw = _decode(self._record(number, where), where, self._fail)
         if not isinstance(raw, list) or len(raw) != 2 or not isinstance(raw[1], dict):
             self._fail(where, "expected [template, parameters]")
         template, params = raw
         if type(template) is not int or not 0 <= template < len(self._templates):
-            self._fail(where, f"template {template!r} does not exist")
+            self._fail(where, f"template {shown(template)} does not exist")
         template_id, template_hash = self._templates[template]
         config = self._configs[number] = Config(
             template_id=template_id,
@@ -306,12 +307,14 @@ class Table:
 
     def _decode_key(self, encoded: Any, where: str) -> str:
         raw = _decode(encoded, where, self._fail) if isinstance(encoded, bytes) else None
-        if not isinstance(raw, str | list):
-            self._fail(where, "a key is neither a text nor a list of numbers")
-        try:
-            key = raw if isinstance(raw, str) else join_key(self._skeletons[raw[0]], raw[1:])
-        except (TypeError, IndexError, ValueError) as error:
-            self._fail(where, f"a key cannot be read: {error}")
+        if isinstance(raw, list) and raw and all(type(number) is int for number in raw):
+            try:
+                raw = join_key(self._skeletons[raw[0]], raw[1:])
+            except (IndexError, ValueError) as error:
+                self._fail(where, f"a key cannot be read: {error}")
+        if not isinstance(raw, str):
+            self._fail(where, f"expected a key, found {shown(encoded)}")
+        key = raw
         if not 0 < len(key) <= MAX_KEY_LENGTH:
             self._fail(where, f"a key of {len(key)} signs; at most {MAX_KEY_LENGTH} are allowed")
         if self._encode(key) != encoded or self._bucket_of(encoded) != int(where[8:-1]):
@@ -370,8 +373,11 @@ def write_table(
 def _check_row(key: str, listed: Sequence[Entry]) -> None:
     if not key or len(key) > MAX_KEY_LENGTH or not 0 < len(listed) <= MAX_ENTRIES_PER_KEY:
         raise ValueError(f"cannot store {len(listed)} entries under the key {key[:200]!r}")
-    for entry in listed:
-        check_count(entry.time_ns, f"[{key[:200]!r}].time_ns", _refuse, optional=True)
+    try:
+        for entry in listed:
+            check_count(entry.time_ns, "time_ns", _refuse, optional=True)
+    except ValueError as error:
+        raise ValueError(f"under the key {key[:200]!r}: {error}") from error
 
 
 def _refuse(where: str, problem: str) -> NoReturn:
@@ -484,11 +490,11 @@ def _frame(data: Buffer, fail: Fail) -> tuple[bytes, bytes, bytes, int]:
         problem = str(error) or type(error).__name__
         fail("magic", f"not an inductor-tables table ({problem})")
     if magic != MAGIC:
-        fail("magic", f"expected {MAGIC!r}, found {magic!r}: not an inductor-tables table")
+        fail("magic", f"expected {MAGIC!r}, found {shown(magic)}: not an inductor-tables table")
     if type(version) is not int or version != FORMAT_VERSION:
         fail(
             "format_version",
-            f"{version!r} is not known here (this release reads {FORMAT_VERSION}); "
+            f"{shown(version)} is not known here (this release reads {FORMAT_VERSION}); "
             "update inductor-tables or rebuild the table",
         )
     if count != 6:
@@ -576,7 +582,7 @@ def _series(raw: Any, where: str, fail: Fail) -> str:
 
 def _flag(raw: Any, where: str, fail: Fail) -> bool:
     if type(raw) is not bool:
-        fail(where, f"expected a bool, found {raw!r}")
+        fail(where, f"expected a bool, found {shown(raw)}")
     return raw
 
 

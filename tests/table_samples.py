@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+import keyword
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import msgpack
 
@@ -49,7 +50,9 @@ CARRIED = replace(RECORDED, dump_digest="22" * 32, torch="2.12.1", carried="hash
 UNKNOWN = Source(dump_digest="33" * 32)
 
 
-def config(template_id: str = "triton::mm", template_hash: str | None = HASH, **params: Any) -> Config:
+def config(
+    template_id: str = "triton::mm", template_hash: str | None = HASH, **params: Any
+) -> Config:
     """Return a configuration with some realistic parameters and the given ones."""
     if not params:
         params = {"BLOCK_M": 64, "ACC_TYPE": "tl.float32", "EVEN_K": True, "hint_override": None}
@@ -163,3 +166,118 @@ def put_together(parts: Parts) -> bytes:
 def refuse(where: str, problem: str) -> NoReturn:
     """Fail as the checks of ``inductor_tables.schema`` expect."""
     raise ValueError(f"{where}: {problem}")
+
+
+EVIL_TEXTS: Final = [
+    "(print('x') or 4)",
+    "__import__('os').system('true')",
+    "__import__('os')",
+    "tl.float32; import os",
+    "tl.float32\nimport os",
+    "tl.float32\n",
+    "\ntl.float32",
+    " tl.float32",
+    "tl.float32 ",
+    "tl.float32#",
+    "tl.float32\\",
+    "tl.float32)",
+    "tl.float32.__class__",
+    "tl.float32()",
+    "tl.__class__",
+    "tl.static_print",
+    "tl.device_assert",
+    "tl.load",
+    "tl.inline_asm_elementwise",
+    "torch.load",
+    "torch.hub",
+    "torch.ops",
+    "torch._dynamo",
+    "torch.float32.fget",
+    "os.float32",
+    "builtins.exec",
+    "exec",
+    "float32",
+    "tl",
+    "tl.",
+    "tl..float32",
+    "TL.float32",
+    "tl.Float32",
+    "tl.float",
+    "tl.float\uff13\uff12",
+    "tl.fl\u043eat32",
+    "tl\u2024float32",
+    "\uff54l.float32",
+    "tl.float32\u200b",
+    "tl.float32\x00",
+    "tl.float" + "3" * 100,
+    "4",
+    "True",
+    "None",
+    "",
+    "{{4}}",
+    "{%raw%}",
+    "'",
+    '"""',
+    "lambda: 4",
+    "../../etc/passwd",
+    "/etc/passwd",
+]
+"""Texts that no parameter may have: each would do harm, or look harmless, in source."""
+
+EVIL_VALUES: Final[list[Any]] = [
+    1.0,
+    4.5,
+    float("nan"),
+    float("inf"),
+    -float("inf"),
+    [],
+    [4],
+    (4,),
+    {},
+    {"a": 1},
+    b"tl.float32",
+    bytearray(b"x"),
+    2**31,
+    -(2**31),
+    2**63,
+    2**64,
+    10**5000,
+    1j,
+    {1},
+    object(),
+    int,
+    Ellipsis,
+]
+"""Values of other types, or out of range, that no parameter may have."""
+
+EVIL_NAMES: Final[list[Any]] = [
+    "",
+    " ",
+    "BLOCK M",
+    "BLOCK-M",
+    "BLOCK.M",
+    "1BLOCK",
+    "_BLOCK",
+    "__class__",
+    "BLOCK_M\n",
+    "BLOCK_M=4, x",
+    "x;import os",
+    "x)",
+    "BLOCK_\u041c",
+    "\uff22LOCK_M",
+    "BLOCK_M\u0661",
+    "../../etc/passwd",
+    "/etc/passwd",
+    "C:\\x",
+    "x" * 65,
+    "template_id",
+    "template_hash",
+    *keyword.kwlist,
+    None,
+    4,
+    4.0,
+    True,
+    b"BLOCK_M",
+    ("BLOCK_M",),
+]
+"""Names that no parameter may have."""

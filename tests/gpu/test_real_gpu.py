@@ -73,8 +73,14 @@ def entry(**params: Any) -> dict[str, Any]:
     return {
         "template_id": "triton::mm",
         "template_hash": mm_template.src_hash,
-        **{"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "GROUP_M": 8},
-        **{"num_stages": 3, "num_warps": 4, "EVEN_K": True, "ACC_TYPE": "tl.float32"},
+        "BLOCK_M": 64,
+        "BLOCK_N": 64,
+        "BLOCK_K": 64,
+        "GROUP_M": 8,
+        "num_stages": 3,
+        "num_warps": 4,
+        "EVEN_K": True,
+        "ACC_TYPE": "tl.float32",
         **params,
     }
 
@@ -101,8 +107,9 @@ def test_miss_autotunes_as_stock() -> None:
 
 def test_recorder_round_trip(tmp_path: Path) -> None:
     """Record, build, enable: the recorded best of each op is taken without autotuning."""
-    from build_tools.__main__ import main as build_tools
     from click.testing import CliRunner
+
+    from build_tools.cli import main as build_tools
 
     model = torch.nn.Sequential(
         torch.nn.Linear(512, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 512, bias=False)

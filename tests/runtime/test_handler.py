@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from tests.runtime.products import (
+from products import (
     ADDMM_EXPANDED,
     ADDMM_FLAT,
     MM_16,
