@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from inductor_tables import config as config
     from inductor_tables import recorder as recorder
     from inductor_tables.activation import disable, enable, is_enabled, status
+    from inductor_tables.agreement import check_agreement
     from inductor_tables.errors import (
         BuildError,
+        DisagreementError,
         ForeignHandlerError,
         InductorTablesError,
         InvalidDumpError,
@@ -36,9 +38,11 @@ _HOME = {
     "enable": "activation",
     "is_enabled": "activation",
     "status": "activation",
+    "check_agreement": "agreement",
     "record": "recorder",
     "simulate": "simulation",
     "BuildError": "errors",
+    "DisagreementError": "errors",
     "ForeignHandlerError": "errors",
     "InductorTablesError": "errors",
     "InvalidDumpError": "errors",
@@ -52,6 +56,7 @@ _MODULES = frozenset({"config", "recorder", "simulation"})
 
 __all__ = [
     "BuildError",
+    "DisagreementError",
     "ForeignHandlerError",
     "InductorTablesError",
     "InvalidDumpError",
@@ -60,6 +65,7 @@ __all__ = [
     "NoTableError",
     "SimulationError",
     "UnsupportedTorchError",
+    "check_agreement",
     "config",
     "disable",
     "enable",

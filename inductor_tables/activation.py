@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
+import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import blake2b
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
-from inductor_tables import config, host
-from inductor_tables.errors import ForeignHandlerError, InvalidTableError, NoTableError
+from inductor_tables import __version__, config, host, recovery
+from inductor_tables.errors import (
+    ForeignHandlerError,
+    InductorTablesError,
+    InvalidTableError,
+    NoTableError,
+)
 from inductor_tables.report import Statistics, Status, TableStatus
 from inductor_tables.versions import NEWEST_KNOWN_SERIES, TorchSeries, series_order
 
@@ -41,6 +49,12 @@ class Activation:
         self._overlays: tuple[Candidate, ...] | None = None
         self._announced: set[str] = set()
         self._token: tuple[object, str] | None = None
+        _activations.add(self)
+
+    def after_fork(self) -> None:
+        """In a forked child: the same tables, counts of its own, locks that nobody holds."""
+        self._lock = threading.RLock()
+        self.statistics.begin()
 
     def candidates(self, arch: str) -> tuple[Candidate, ...]:
         """Return the tables that serve a gcnArchName, those to be asked first first.
@@ -65,11 +79,45 @@ class Activation:
         It goes into the key of every cached graph. None: no table serves any visible
         device, the code is stock torch's.
         """
-        archs = host.visible_archs()
-        state = (archs, config.check_src_hash)
+        archs = _visible_archs()
+        state = (archs, config.check_src_hash, recovery.digest())
         if self._token is None or self._token[0] != state:
             self._token = (state, self._digest(archs))
         return self._token[1] or None
+
+    def decisive(self, *, names: bool) -> list[str]:
+        """Return, line by line, what decides on the choices of this process.
+
+        The tables that serve its devices, in order, or the user's where no device is
+        visible; the settings and versions that matter; torch's own table, if the user set
+        one. ``names`` adds what the tables are called here, which decides nothing.
+
+        Raises:
+            InvalidTableError, NoTableError, OSError: strict, and a table is damaged or
+                missing.
+        """
+        archs = _visible_archs()
+        served = self._served(archs)
+        without = {*archs} - {arch for arch, _ in served}
+        if not archs:
+            served = [("any device", found) for found in self._user_candidates()]
+        return [
+            f"torch {host.installed_torch()}",
+            f"inductor-tables {__version__}",
+            f"active={config.active}",
+            f"check_src_hash={config.check_src_hash}",
+            *(
+                f"{arch}: {c.level} {c.table.digest}" + (f" ({c.table.resource})" if names else "")
+                for arch, c in served
+            ),
+            *(f"{arch}: no table" for arch in sorted(without)),
+            *_configured_table(),
+            *_recovered(),
+        ]
+
+    def digest(self) -> str:
+        """Return the digest of :meth:`decisive`: processes with the same choose alike."""
+        return _hashed(self.decisive(names=False))
 
     def forget(self, candidate: Candidate, error: InvalidTableError) -> None:
         """Stop using a damaged table: one warning, and stock behaviour in its place."""
@@ -164,16 +212,58 @@ class Activation:
                 len(table), table.digest[:12],
             )  # fmt: skip
 
+    def _served(self, archs: Sequence[str]) -> list[tuple[str, Candidate]]:
+        return [(arch, found) for arch in sorted(set(archs)) for found in self.candidates(arch)]
+
     def _digest(self, archs: tuple[str, ...]) -> str:
-        served = [
-            f"{arch} {candidate.level} {candidate.table.digest}"
-            for arch in sorted(set(archs))
-            for candidate in self.candidates(arch)
-        ]
-        if not served:
-            return ""
-        text = "\n".join([f"check_src_hash={config.check_src_hash}", *served])
-        return blake2b(text.encode(), digest_size=16).hexdigest()
+        served = [f"{arch} {c.level} {c.table.digest}" for arch, c in self._served(archs)]
+        state = [f"check_src_hash={config.check_src_hash}", *_recovered()]
+        return _hashed([*state, *served]) if served else ""
+
+
+def _hashed(lines: Sequence[str]) -> str:
+    return blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+
+
+def _visible_archs() -> tuple[str, ...]:
+    """Return the archs of the visible GPUs, none where torch cannot use them.
+
+    In a forked child of a process that initialised CUDA every question raises. The child
+    may compile for the CPU all the same.
+    """
+    try:
+        return host.visible_archs()
+    except (AssertionError, RuntimeError) as error:
+        log.debug("the GPUs of this process cannot be asked for", exc_info=error)
+        return ()
+
+
+def _devices_are_known() -> bool:
+    """Whether asking for the devices initialises nothing that is not initialised."""
+    torch = sys.modules.get("torch")
+    if torch is None or (torch.version.cuda is None and torch.version.hip is None):
+        return True
+    return bool(torch.cuda.is_initialized())
+
+
+def _recovered() -> list[str]:
+    found = recovery.digest()
+    return [f"entries that did not run {found}"] if found else []
+
+
+def _configured_table() -> list[str]:
+    if "torch._inductor.config" not in sys.modules:
+        return []
+    table = host.configured_table()
+    digest = _hashed([repr(_in_order(table))])
+    return [f"torch._inductor.config.lookup_table.table {digest}"] if table else []
+
+
+def _in_order(value: Any) -> Any:
+    """Return dicts as sorted lists: equal ones look alike whatever order they were made in."""
+    if isinstance(value, Mapping):
+        return sorted((repr(name), repr(_in_order(item))) for name, item in value.items())
+    return [_in_order(item) for item in value] if isinstance(value, list | tuple) else repr(value)
 
 
 def _no_table(arch: str, series: TorchSeries, version: SpecifierSet | None) -> str:
@@ -207,7 +297,19 @@ class Handle:
 _lock = threading.RLock()
 _current: Activation | None = None
 _observers = 0
-_hooks: tuple[host.HandlerHook, host.CacheKeyHook] | None = None
+_hooks: tuple[host.HandlerHook, host.CacheKeyHook, host.CompileHook] | None = None
+_activations: WeakSet[Activation] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    global _lock  # noqa: PLW0603 - whoever held it does not exist in the child
+    _lock = threading.RLock()
+    for activation in list(_activations):
+        activation.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def enable(
@@ -225,7 +327,8 @@ def enable(
     Args:
         tables: your own tables, asked before the packaged ones: a table or dump file, a
             directory of them, a dict in the host's plain form (lookup key to a list of
-            entries), or a list of these, earlier first.
+            entries), or a list of these, earlier first. A file that others may write to is
+            not used unless ``config.trusted_paths`` names it.
         version: a PEP 440 specifier such as ``"~=2026.11"`` that the version of a
             packaged table must meet.
         strict: raise where nothing fits, instead of one info line and stock behaviour.
@@ -286,9 +389,23 @@ def status() -> Status:
         active=config.active,
         torch=torch,
         version=None if activation.version is None else str(activation.version),
+        digest=_known_digest(activation),
         devices=activation.devices(),
         **activation.statistics.snapshot(),
     )
+
+
+def _known_digest(activation: Activation) -> str | None:
+    try:
+        return activation.digest() if _devices_are_known() else None
+    except (InductorTablesError, OSError) as error:  # strict; status() tells, it does not raise
+        activation.report(str(error))
+        return None
+
+
+def current_activation() -> Activation | None:
+    """Return what ``enable`` made, None where tables are off."""
+    return _current
 
 
 def active_activation() -> Activation | None:
@@ -324,7 +441,11 @@ def _sync_hooks() -> None:
     global _hooks  # noqa: PLW0603 - the switch is the process's
     wanted = _current is not None or _observers > 0
     if wanted and _hooks is None:
-        _hooks = host.HandlerHook(_compose), host.CacheKeyHook(_cache_token)
+        _hooks = (
+            host.HandlerHook(_compose),
+            host.CacheKeyHook(_cache_token),
+            host.CompileHook(_compile),
+        )
         for hook in _hooks:
             hook.install()
     elif not wanted and _hooks is not None:
@@ -334,8 +455,23 @@ def _sync_hooks() -> None:
 
 
 def _cache_token() -> str | None:
+    """Return what sets the keys of cached graphs apart; never ends a compile, unless strict."""
     activation = active_activation()
-    return None if activation is None else activation.token()
+    try:
+        return None if activation is None else activation.token()
+    except (InductorTablesError, OSError):  # strict: the user asked for it
+        raise
+    except Exception as error:  # noqa: BLE001 - a table never ends the user's compile
+        if activation is not None:
+            activation.swallow(error, "the digest of the tables could not be made")
+        return os.urandom(16).hex()  # shares no cached graph with anything
+
+
+def _compile(graph: host.GraphCompile) -> Any:
+    activation = active_activation()
+    if activation is None or _cache_token() is None:
+        return graph.stock()
+    return recovery.compile_or_recover(graph, activation.report)
 
 
 def _compose(handler: Any) -> Any:
@@ -358,9 +494,6 @@ def _refuse_foreign_handler() -> None:
 
 
 def _as_list(tables: UserTables | Sequence[UserTables] | None) -> list[UserTables]:
-    import os
-    from collections.abc import Mapping
-
     given = [] if tables is None else [tables] if not isinstance(tables, list | tuple) else tables
     for number, table in enumerate(given):
         if not isinstance(table, str | os.PathLike | Mapping):

@@ -260,11 +260,12 @@ def _list_grid(found: Sequence[Mapping[str, Any]]) -> Grid:
     for table in found:
         recorded = table["recorded_with"]
         with_torch = [f"torch {version}" for version in recorded["torch"]] or ["torch unknown"]
+        days = dict.fromkeys(date[:10] for date in recorded["date"])
         texts = (
             table["torch_series"],
             f"{table['arch'] or 'any device'} ({table['folder']})",
             table["table_version"],
-            ", ".join([*with_torch, *recorded["date"]]),
+            ", ".join([*with_torch, *days]),
             ", ".join(map(str, table["sm_counts"])) or "?",
             table["digest"][:12],
         )

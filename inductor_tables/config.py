@@ -45,12 +45,19 @@ record_template_hash: bool = True
 record_with_device_key: bool = True
 """Whether recorded keys carry the device's gcnArchName."""
 
+trusted_paths: tuple[str, ...] = ()
+"""Files and directories that ``enable`` reads tables from although others may write there.
+
+A directory stands for all below it. Symlinks are resolved. In the environment variable each
+line is one path, since a path may hold a colon.
+"""
+
 ENV_PREFIX: Final = "INDUCTOR_TABLES_"
 
 
 @dataclass(frozen=True)
 class _Setting:
-    default: bool | int | str | None
+    default: bool | int | str | tuple[str, ...] | None
     types: tuple[type, ...]
     expected: str
 
@@ -64,6 +71,7 @@ _SETTINGS: Final[Mapping[str, _Setting]] = {
     "recorder_topk": _Setting(None, (int, type(None)), "an int, or None"),
     "record_template_hash": _Setting(True, (bool,), "a bool"),
     "record_with_device_key": _Setting(True, (bool,), "a bool"),
+    "trusted_paths": _Setting((), (tuple,), "a tuple of paths as str"),
 }
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -106,7 +114,8 @@ def _check(name: str, value: Any) -> None:
             f"inductor_tables.config has no setting {name!r}; there are {', '.join(_SETTINGS)}"
         )
     wrong_bool = isinstance(value, bool) and bool not in setting.types
-    if wrong_bool or not isinstance(value, setting.types):
+    wrong_item = isinstance(value, tuple) and not all(isinstance(v, str) and v for v in value)
+    if wrong_bool or wrong_item or not isinstance(value, setting.types):
         raise TypeError(
             f"inductor_tables.config.{name} must be {setting.expected}, found {value!r}"
         )
@@ -114,9 +123,12 @@ def _check(name: str, value: Any) -> None:
 
 def _from_environment(name: str, setting: _Setting) -> Any:
     variable = ENV_PREFIX + name.upper()
-    text = os.environ.get(variable, "").strip()
+    given = os.environ.get(variable, "")
+    text = given.strip()
     if not text:
         return setting.default
+    if tuple in setting.types:
+        return tuple(line for line in given.splitlines() if line.strip())
     if bool in setting.types:
         if text.lower() not in _TRUE | _FALSE:
             raise ValueError(f"{variable}={text!r}: expected 1 or 0")

@@ -43,6 +43,7 @@ from inductor_tables.schema import (
     check_list,
     check_text,
     plain_config,
+    shown,
 )
 from inductor_tables.versions import torch_series
 
@@ -293,7 +294,7 @@ class _Reader:
         if type(version) is not int or version != FORMAT_VERSION:
             self.fail(
                 f"{_RESERVED_PLACE}.format_version",
-                f"{str(version)[:50]} is not known here (this release reads {FORMAT_VERSION}); "
+                f"{shown(version)} is not known here (this release reads {FORMAT_VERSION}); "
                 "update inductor-tables or record again",
             )
         if tuple(sorted(fields)) != _RESERVED_FIELDS:

@@ -49,6 +49,10 @@ class ForeignHandlerError(InductorTablesError, RuntimeError):
     """Another choices handler is installed that look-ups cannot be put in front of."""
 
 
+class DisagreementError(InductorTablesError, RuntimeError):
+    """The ranks of a job would choose differently, or could not be compared."""
+
+
 class SimulationError(InductorTablesError, RuntimeError):
     """The simulated device cannot be set up or was used in a way it cannot serve."""
 

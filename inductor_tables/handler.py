@@ -14,7 +14,7 @@ from typing import Any
 from torch._inductor.choices import InductorChoices
 from torch._inductor.lookup_table import LookupTableChoices
 
-from inductor_tables import config, host
+from inductor_tables import config, host, limits, recovery
 from inductor_tables.activation import Activation, active_activation
 from inductor_tables.errors import ForeignHandlerError, InvalidTableError, NoTableError
 from inductor_tables.parameters import merge
@@ -32,6 +32,8 @@ class _Op:
 
     identity: tuple[int, int]
     keys: Keys = (None, None)
+    source: tuple[str, str] = ("", "")
+    """The table that was found to hold the op, and the key that it holds it under."""
     hit: Keys | None = None
     answered: bool = False
 
@@ -42,6 +44,11 @@ class _State(threading.local):
 
 
 _STATE = _State()
+
+
+def _active() -> Activation | None:
+    """Return what this thread may look up in now, None if it may not."""
+    return active_activation() if _STATE.look and recovery.looking() else None
 
 
 class TableChoices(LookupTableChoices):
@@ -69,7 +76,7 @@ class TableChoices(LookupTableChoices):
         If none of a table's choices can be rendered, the stock ones are returned.
         """
         call = super().get_template_configs
-        activation = active_activation() if _STATE.look else None
+        activation = _active()
         if activation is None:
             return list(call(kernel_inputs, templates, op_name, kwarg_overrides))
         op = _current_op()
@@ -110,7 +117,7 @@ class TableChoices(LookupTableChoices):
 
         What the user set in ``torch._inductor.config.lookup_table.table`` goes first.
         """
-        activation = active_activation() if _STATE.look else None
+        activation = _active()
         found: dict[str, list[dict[str, Any]]] = {}
         if self._get_lookup_table() or activation is None:
             found = super().lookup_template_configs(
@@ -121,8 +128,11 @@ class TableChoices(LookupTableChoices):
         arch = self._get_device_key(kernel_inputs.device())
         if arch is None:  # not a device that tables are for
             return {}
-        keys = _current_op().keys = self.make_lookup_key_variants(kernel_inputs, op_name)
-        for entry, key in _matches(activation, arch, keys):
+        op = _current_op()
+        op.keys = self.make_lookup_key_variants(kernel_inputs, op_name)
+        entries, op.source = _matches(activation, arch, op.keys)
+        _, key = op.source
+        for entry in entries:
             if self._usable(entry, key, template_uids, template_hash_map or {}, activation):
                 plain = dict(entry.config.plain)
                 found.setdefault(plain.pop("template_id"), []).append(plain)
@@ -138,7 +148,10 @@ class TableChoices(LookupTableChoices):
     ) -> bool:
         template_id, recorded = entry.config.template_id, entry.config.template_hash
         installed = hashes.get(template_id)
-        if template_id not in template_uids:
+        failure = recovery.failure_of(key, entry.config)
+        if failure is not None:
+            reason = f"{template_id} failed in this process: {failure}"
+        elif template_id not in template_uids:
             reason = f"{template_id} is not offered here (is max_autotune_gemm on?)"
         elif config.check_src_hash and recorded and installed and recorded != installed:
             reason = f"{template_id} has changed: recorded {recorded[:12]}, installed {installed[:12]}"
@@ -160,7 +173,7 @@ class TableChoices(LookupTableChoices):
         kwarg_overrides: dict[str, dict[str, Any]] | None = None,
     ) -> list[Any]:
         """Return the KernelTemplateChoices of one call of the op."""
-        activation = active_activation() if _STATE.look else None
+        activation = _active()
         chosen = []
         if activation is not None:
             chosen = self._answer(activation, template_choices, kernel_inputs, templates, op_name)
@@ -205,7 +218,7 @@ class TableChoices(LookupTableChoices):
             found = self.lookup_template_configs(kernel_inputs, op_name, list(hashes), hashes)
             if found and op.keys == (None, None):  # the user's own table, the host's own rules
                 return self._host_choices(found, templates, kernel_inputs, op_name, op)
-            chosen = self._choices_of(found, template_choices, kernel_inputs, op.keys[0] or "")
+            chosen = self._choices_of(found, template_choices, kernel_inputs, op)
             op.hit = op.keys if chosen else op.hit
         except NoTableError:  # strict: the user asked for it
             raise
@@ -235,7 +248,7 @@ class TableChoices(LookupTableChoices):
         found: dict[str, list[dict[str, Any]]],
         template_choices: dict[str, Iterator[Any]],
         kernel_inputs: Any,
-        key: str,
+        op: _Op,
     ) -> list[Any]:
         """Make the choices that entries stand for; what cannot run here is dropped.
 
@@ -244,7 +257,11 @@ class TableChoices(LookupTableChoices):
         decide, the same on every version (2.10 and 2.11 replace all parameters).
         """
         activation = active_activation()
-        chosen = []
+        resource, key = op.source
+        chosen: list[Any] = []
+        if not found:
+            return chosen
+        place = host.product_of(kernel_inputs), host.device_of(kernel_inputs)
         for template_id, entries in found.items():
             offered = template_choices[template_id]
             base = next(offered, None)
@@ -255,36 +272,39 @@ class TableChoices(LookupTableChoices):
                 continue
             template_choices[template_id] = itertools.chain([base], offered)
             for plain in entries:
-                ktc = _with_entry(base, template_id, plain, kernel_inputs)
+                ktc = _with_entry(base, template_id, plain, place)
                 if not isinstance(ktc, str):
+                    recovery.note(resource, key, ktc.annotations[host.TABLE_ANNOTATION])
                     chosen.append(ktc)
                 elif activation is not None:
                     activation.statistics.dropped(f"{template_id}: {ktc}", key)
         return chosen
 
 
-def _with_entry(base: Any, template_id: str, plain: dict[str, Any], kernel_inputs: Any) -> Any:
+def _with_entry(
+    base: Any, template_id: str, plain: dict[str, Any], place: tuple[limits.Product, limits.Device]
+) -> Any:
     """Return ``base`` with an entry's parameters, or why the entry cannot run here."""
     template_hash = plain.pop("template_hash", None)
     entry = Config(
         template_id=template_id, template_hash=template_hash, params=tuple(sorted(plain.items()))
     )
-    params = merge(
-        entry,
-        base.params.to_kwargs(),
-        lambda divisor: host.divides_statically(divisor, host.reduction_size(kernel_inputs)),
-    )
+    product, device = place
+    params = merge(entry, base.params.to_kwargs(), product.divides_k)
     if isinstance(params, str):
         return params
+    problem = limits.problem(template_id, params, product, device)
+    if problem is not None:
+        return problem
     ktc = host.with_params(base, params)
     ktc.annotations[host.TABLE_ANNOTATION] = entry
     return ktc
 
 
 def _matches(
-    activation: Activation, arch: str, keys: tuple[str | None, str | None]
-) -> list[tuple[Entry, str]]:
-    """Return the entries of the first table that has the op's key, with that key."""
+    activation: Activation, arch: str, keys: Keys
+) -> tuple[Sequence[Entry], tuple[str, str]]:
+    """Return the entries of the first table that has the op's key, with its name and that key."""
     for candidate in activation.candidates(arch):
         for key in _key_forms(candidate, keys):
             try:
@@ -293,11 +313,11 @@ def _matches(
                 activation.forget(candidate, error)
                 break
             if entries:
-                return [(entry, key) for entry in entries]
-    return []
+                return entries, (candidate.table.resource, key)
+    return (), ("", "")
 
 
-def _key_forms(candidate: Candidate, keys: tuple[str | None, str | None]) -> list[str]:
+def _key_forms(candidate: Candidate, keys: Keys) -> list[str]:
     device_key, agnostic_key = keys
     if candidate.level == "base":
         return [f"{candidate.table.header.arch}+{agnostic_key}"]

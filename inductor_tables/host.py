@@ -6,6 +6,7 @@ Importing it imports no torch. Facts about the host are from the sources of torc
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import threading
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from inductor_tables._imports import forget_when_imported, when_imported
 from inductor_tables.errors import UnsupportedTorchError
+from inductor_tables.limits import Device, Product
 from inductor_tables.versions import OLDEST_SERIES, TorchSeries, series_order, torch_series
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 VIRTUALIZED = "torch._inductor.virtualized"
 CODECACHE = "torch._inductor.codecache"
+COMPILE_FX = "torch._inductor.compile_fx"
 SELECT_ALGORITHM = "torch._inductor.select_algorithm"
 
 KEYS_ANNOTATION = "inductor_tables.keys"
@@ -189,6 +192,135 @@ class CacheKeyHook:
         codecache.FxGraphHashDetails.__init__ = init
 
 
+# --- the compilation of one graph --------------------------------------------------------
+
+
+class CompileHook:
+    """Puts ``guard(graph)`` in the place of the compilation of every graph.
+
+    ``compile_fx_inner`` looks ``_compile_fx_inner`` up in its module at every call, on all
+    versions, and that looks ``fx_codegen_and_compile`` up where no cache has the graph
+    (``torch/_inductor/compile_fx.py``). The first is the least deep place from which a
+    second try gets a cache key of its own; the second is where a copy has to be made, as
+    the graph passes change the graph in place.
+    """
+
+    def __init__(self, guard: Callable[[GraphCompile], Any]) -> None:
+        self._guard = guard
+        self._originals: dict[str, Any] = {}
+
+    def install(self) -> None:
+        """Take effect now, or once torch._inductor is imported."""
+        when_imported(COMPILE_FX, self._wrap)
+
+    def uninstall(self) -> None:
+        """Compile as stock torch does again."""
+        forget_when_imported(COMPILE_FX, self._wrap)
+        module = sys.modules.get(COMPILE_FX)
+        for name, original in self._originals.items():
+            setattr(module, name, original)
+        self._originals.clear()
+
+    def _wrap(self, module: ModuleType) -> None:
+        inner, codegen = module._compile_fx_inner, module.fx_codegen_and_compile
+        guard = self._guard
+
+        @functools.wraps(inner)
+        def compile_fx_inner(*args: Any, **kwargs: Any) -> Any:
+            return guard(GraphCompile(functools.partial(inner, *args, **kwargs)))
+
+        @functools.wraps(codegen)
+        def fx_codegen_and_compile(gm: Any, *args: Any, **kwargs: Any) -> Any:
+            if _COMPILING.graph is not None:
+                _COMPILING.graph.keep(gm, kwargs.get("cudagraphs"))
+            return codegen(gm, *args, **kwargs)
+
+        self._originals = {"_compile_fx_inner": inner, "fx_codegen_and_compile": codegen}
+        module._compile_fx_inner = compile_fx_inner  # type: ignore[attr-defined]
+        module.fx_codegen_and_compile = fx_codegen_and_compile  # type: ignore[attr-defined]
+
+
+class GraphCompile:
+    """The compilation of one graph, which can be done again."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self.stock = call
+        """Compile it once, keeping nothing to do it again with."""
+        self._copies: list[_ModuleCopy] | None = None
+        self._cudagraphs: Any = None
+        self._cudagraphs_value: Any = None
+
+    def compile(self) -> Any:
+        """Compile the graph."""
+        before, _COMPILING.graph = _COMPILING.graph, self
+        try:
+            return self.stock()
+        finally:
+            _COMPILING.graph = before
+
+    def keep(self, gm: Any, cudagraphs: Any) -> None:
+        """Copy what code generation is about to change: nodes, not tensors."""
+        if self._copies is None:
+            self._copies = [_ModuleCopy(m) for m in gm.modules() if hasattr(m, "graph")]
+            self._cudagraphs = cudagraphs  # a box that code generation may switch off
+            self._cudagraphs_value = getattr(cudagraphs, "value", None)
+
+    def restore(self) -> None:
+        """Make the graph what it was before it was first compiled."""
+        for kept in self._copies or ():
+            kept.restore()
+        if hasattr(self._cudagraphs, "value"):
+            self._cudagraphs.value = self._cudagraphs_value
+
+    def deliberate(self, error: Exception) -> bool:
+        """Whether an error tells Dynamo to skip a frame."""
+        from torch._dynamo.exc import SkipFrame
+
+        return isinstance(error, SkipFrame)
+
+    def failed_source(self, error: Exception) -> str | None:
+        """Return the source of the Triton kernel that ``AsyncCompile.triton`` failed with.
+
+        It or the future that it made is on the stack, with the source in a variable of
+        that name (``torch/_inductor/async_compile.py``).
+        """
+        source = None
+        trace = error.__traceback__
+        while trace is not None:
+            frame, trace = trace.tb_frame, trace.tb_next
+            if frame.f_globals.get("__name__") == "torch._inductor.async_compile":
+                source = frame.f_locals.get("source_code", source)
+        return source if isinstance(source, str) else None
+
+
+class _Compiling(threading.local):
+    graph: GraphCompile | None = None
+
+
+_COMPILING = _Compiling()
+
+
+class _ModuleCopy:
+    """A GraphModule's graph and the names it holds; tensors are shared, not copied."""
+
+    _HELD = ("_parameters", "_buffers", "_modules")
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._graph = copy.deepcopy(module.graph)  # copies nodes and their meta's dict
+        self._held = {name: dict(vars(module)[name]) for name in self._HELD}
+        self._attributes = dict(vars(module))
+
+    def restore(self) -> None:
+        attributes = vars(self._module)
+        for name, held in self._held.items():
+            attributes[name].clear()
+            attributes[name].update(held)
+        for name, value in self._attributes.items():
+            attributes.setdefault(name, value)
+        self._module.graph = copy.deepcopy(self._graph)
+
+
 # --- autotuning -------------------------------------------------------------------------
 
 
@@ -300,9 +432,49 @@ def divides_statically(divisor: int, size: Any) -> bool:
     return bool(V.graph.sizevars.statically_known_true(sympy.Eq(sympy.Mod(size, divisor), 0)))
 
 
-def reduction_size(kernel_inputs: Any) -> Any:
-    """Return K of a matrix product, an int or a sympy expression."""
-    return kernel_inputs.mat1mat2()[0].get_size()[-1]
+def exceeds_statically(size: Any, bound: int) -> bool:
+    """Whether the graph guarantees that ``size`` (an int or sympy expression) is larger."""
+    import sympy
+    from torch._inductor.virtualized import V
+
+    if isinstance(size, int | sympy.Integer):
+        return int(size) > bound
+    return bool(V.graph.sizevars.statically_known_true(sympy.Lt(bound, size)))
+
+
+def product_of(kernel_inputs: Any) -> Product:
+    """Describe a matrix product."""
+    first, second = kernel_inputs.mat1mat2()
+    k = first.get_size()[-1]
+    operands = (first.get_dtype(), second.get_dtype())
+    return Product(
+        element_size=max(dtype.itemsize for dtype in operands),
+        integer=not any(dtype.is_floating_point for dtype in operands),
+        divides_k=lambda divisor: divides_statically(divisor, k),
+        less_than_k=lambda bound: exceeds_statically(k, bound),
+    )
+
+
+def device_of(kernel_inputs: Any) -> Device:
+    """Return the limits of the device that an op runs on.
+
+    As ``_get_exceeding_shared_memory_checker`` reads them
+    (``torch/_inductor/template_heuristics/triton.py``): ROCm has no opt-in limit.
+    """
+    import torch
+    from torch._inductor import config
+
+    properties = torch.cuda.get_device_properties(kernel_inputs.device())
+    return Device(
+        shared_memory=getattr(
+            properties, "shared_memory_per_block_optin", properties.shared_memory_per_block
+        ),
+        threads=getattr(properties, "max_threads_per_block", 1024),
+        warp_size=properties.warp_size,
+        capability=(properties.major, properties.minor),
+        hip=torch.version.hip is not None,
+        retries_unpipelined=bool(getattr(config.triton, "dynamic_disable_pipelining", False)),
+    )
 
 
 def with_params(ktc: Any, params: Mapping[str, Any]) -> Any:

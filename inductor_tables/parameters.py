@@ -21,6 +21,14 @@ TUNING: Final = REQUIRED | frozenset(
 """All tuning choices. Whatever else the heuristic sets, it sets for this graph."""
 
 
+_SCALE_TILES: Final = (
+    ("MIN_BLOCK_TILE_AM", "BLOCK_M", "TILE_SIZE_A"),
+    ("MIN_BLOCK_TILE_AK", "BLOCK_K", "TILE_SIZE_A"),
+    ("MIN_BLOCK_TILE_BK", "BLOCK_K", "TILE_SIZE_B"),
+    ("MIN_BLOCK_TILE_BN", "BLOCK_N", "TILE_SIZE_B"),
+)
+
+
 def merge(
     config: Config, base: Mapping[str, Any], divides_k: Callable[[int], bool]
 ) -> dict[str, Any] | str:
@@ -44,6 +52,7 @@ def merge(
     if wrong:
         return ", ".join(f"{name}={chosen[name]!r} is not a value it can have" for name in wrong)
     merged = {**base, **chosen}
+    _derive(merged)
     if "EVEN_K" in merged:  # recorded for the recorded sizes; this graph may promise less
         merged["EVEN_K"] = divides_k(merged["BLOCK_K"])
     if "k_split" in merged and not divides_k(merged["k_split"]):
@@ -51,9 +60,21 @@ def merge(
     return merged
 
 
+def _derive(params: dict[str, Any]) -> None:
+    """Set what the host's heuristics compute from a tile, for the tile that was chosen.
+
+    ``CUDAScaledTMAMainLoopScalingTemplateConfigHeuristic``
+    (``torch/_inductor/template_heuristics/triton.py``).
+    """
+    for name, block, tile in _SCALE_TILES:
+        if name in params:
+            params[name] = min(params[block], params[tile])
+
+
 def _fits(name: str, value: Any, base: Any) -> bool:
     if type(value) is not int:
         return value is None and base is None
     if name in REQUIRED and name not in ("num_stages", "k_split"):
         return 0 < value <= 2**12 and value & (value - 1) == 0  # Triton: powers of two
-    return 0 <= value <= 2**12
+    least = 1 if name == "GROUP_M" else 0  # the kernels divide by it
+    return least <= value <= 2**12

@@ -29,13 +29,16 @@ class Status:
     """A snapshot for people (``str``), programs (``as_dict``) and logs (``to_json``).
 
     Counts are of ops, not of calls of the handler. ``dropped`` counts entries by reason.
-    ``devices`` lists, for every arch looked up so far, the tables that serve it.
+    ``devices`` lists, for every arch looked up so far, the tables that serve it. Ranks
+    with one ``digest`` choose alike; it is None where tables are off, and as long as the
+    devices are not known, since asking for them would initialise CUDA.
     """
 
     enabled: bool
     active: bool
     torch: str | None
     version: str | None
+    digest: str | None = None
     devices: dict[str, list[TableStatus]] = field(default_factory=dict)
     hits: int = 0
     misses: int = 0
@@ -54,10 +57,13 @@ class Status:
         return json.dumps(self.as_dict(), indent=2, sort_keys=True)
 
     def __str__(self) -> str:
-        state = "off" if not self.enabled else "on" if self.active else "on, but config.active=False"
+        on = "on" if self.active else "on, but config.active=False"
+        state = on if self.enabled else "off"
         lines = [f"inductor-tables: {state} (torch {self.torch or 'not imported'})"]
         if self.version is not None:
             lines.append(f"  table version asked for: {self.version}")
+        if self.digest is not None:
+            lines.append(f"  digest: {self.digest}")
         for arch, tables in sorted(self.devices.items()):
             lines.append(f"  {arch}: " + ("" if tables else "no table"))
             lines += [
@@ -81,13 +87,17 @@ class Statistics:
     """Counts of one activation; all threads add to it."""
 
     def __init__(self) -> None:
+        self._problems: dict[str, None] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from zero, with a lock that nobody holds; problems are kept."""
         self._lock = threading.Lock()
         self._ops: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
         self._last: dict[str, deque[str]] = {
             kind: deque(maxlen=KEPT_KEYS) for kind in ("hit", "miss", "dropped")
         }
-        self._problems: dict[str, None] = {}
 
     def op(self, *, hit: bool, key: str) -> None:
         """Count one op under the key that decided it."""

@@ -15,6 +15,7 @@ from inductor_tables.errors import InvalidTableError
 from inductor_tables.keys import MAX_KEY_LENGTH
 from inductor_tables.schema import Entry, Source, plain_config
 from inductor_tables.table import Table, write_table
+from inductor_tables.trust import checked_file
 from inductor_tables.versions import TorchSeries, series_order
 
 if TYPE_CHECKING:
@@ -106,8 +107,11 @@ def user_tables(given: UserTables, series: TorchSeries, place: str) -> list[Tabl
     which those of ``series`` are taken, or table and dump files side by side.
 
     Raises:
-        InvalidTableError: a file is damaged, or a dict is not in the host's plain form.
+        InvalidTableError: a file is damaged or others may change it (see
+            :func:`~inductor_tables.trust.checked_file`), or a dict is not in the host's
+            plain form.
         FileNotFoundError: there is no such path, or the directory holds no table.
+        OSError: a file cannot be read.
     """
     if isinstance(given, Mapping):
         return [_plain_table(given, series, place)]
@@ -124,7 +128,8 @@ def user_tables(given: UserTables, series: TorchSeries, place: str) -> list[Tabl
     return [_table_file(file, series) for file in found]
 
 
-def _table_file(path: Path, series: TorchSeries) -> Table:
+def _table_file(given: Path, series: TorchSeries) -> Table:
+    path = checked_file(given)
     with path.open("rb") as file:
         is_json = file.read(64).lstrip()[:1] == b"{"
     if not is_json:

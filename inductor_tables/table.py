@@ -154,8 +154,8 @@ class Table:
         if encoded is None or not self._bucket_count:
             return ()
         bucket = self._bucket_of(encoded)
-        found = self._bucket(bucket).get(encoded)
-        return () if found is None else self._entries(found, f"buckets[{bucket}]")
+        held = self._bucket(bucket)
+        return self._entries(held[encoded], f"buckets[{bucket}]") if encoded in held else ()
 
     def items(self) -> Iterator[tuple[str, tuple[Entry, ...]]]:
         """Yield every key with its entries, in the order of the keys' text.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import keyword
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Final, NoReturn
@@ -83,7 +83,7 @@ SMALL: Entries = {
 
 
 def write(
-    entries: Entries,
+    entries: Mapping[str, Sequence[Entry]],
     *,
     table_version: str = "2026.1",
     series: str = "2.13",

@@ -34,7 +34,7 @@ RECORDED = Source(
     cuda="13.0",
     device=H200,
     sm_count=132,
-    date="2026-11-20",
+    date="2026-11-20T10:20:30+00:00",
 )
 CARRIED = Source(dump_digest="cd" * 16, torch="2.12.1+cu130", carried="hash")
 
@@ -170,7 +170,7 @@ def test_list_json() -> None:
             "cuda": ["13.0"],
             "hip": [],
             "device": [H200],
-            "date": ["2026-11-20"],
+            "date": ["2026-11-20T10:20:30+00:00"],
         },
         "sm_counts": [132],
     }
@@ -182,7 +182,7 @@ def test_list_for_people() -> None:
     output = run("list").output
     assert "NVIDIA H200 (nvidia-h200)" in output
     assert "any device (any)" in output
-    assert "torch 2.13.0+cu130, 2026-11-20" in output
+    assert "torch 2.13.0+cu130, 2026-11-20 " in output
 
 
 def test_list_without_tables(monkeypatch: pytest.MonkeyPatch) -> None:

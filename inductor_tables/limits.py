@@ -1,0 +1,156 @@
+"""Whether a device can run a kernel configuration: threads, tile sizes, shared memory.
+
+This module imports nothing of torch. The figures are checked against the compiler's own
+(``metadata.shared``) by ``tests/runtime/test_limits.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+_TILE: Final = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
+_BARRIER: Final = 8
+"""Bytes that tell when the tensor memory accelerator has filled one copy of the tiles."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What one block of threads may use on a device.
+
+    Attributes:
+        shared_memory: bytes, the opt-in limit of one block.
+        threads: of one block.
+        warp_size: threads of a warp (wavefront on ROCm).
+        capability: (major, minor) compute capability.
+        hip: whether it is an AMD GPU.
+        retries_unpipelined: whether torch compiles a kernel that needs too much shared
+            memory once more with one stage (``triton.dynamic_disable_pipelining``,
+            2.13 and later).
+    """
+
+    shared_memory: int
+    threads: int
+    warp_size: int
+    capability: tuple[int, int]
+    hip: bool
+    retries_unpipelined: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """What it depends on of a matrix product whether a configuration may be used.
+
+    Attributes:
+        element_size: bytes of an element of the operands, the larger one's.
+        integer: whether the operands are integers.
+        divides_k: whether the graph guarantees that a number divides K.
+        less_than_k: whether the graph guarantees that a number is less than K.
+    """
+
+    element_size: int
+    integer: bool
+    divides_k: Callable[[int], bool]
+    less_than_k: Callable[[int], bool]
+
+
+def problem(
+    template_id: str, params: Mapping[str, Any], product: Product, device: Device
+) -> str | None:
+    """Return why a device cannot run a configuration of a matrix product, None if it can.
+
+    Args:
+        template_id: such as ``triton::mm``.
+        params: all parameters of the template; those of a template without tiles (ATen,
+            subgraphs) have no limits.
+        product: the op.
+        device: the device.
+    """
+    if not all(type(params.get(name)) is int for name in _TILE):
+        return None
+    return next(_problems(template_id, params, product, device), None)
+
+
+def _problems(
+    template_id: str, params: Mapping[str, Any], product: Product, device: Device
+) -> Iterator[str]:
+    warps, stages, block_k = params["num_warps"], params["num_stages"], params["BLOCK_K"]
+    threads = warps * device.warp_size
+    if threads > device.threads:
+        yield (
+            f"num_warps={warps} is {threads} threads a block, the device has at most "
+            f"{device.threads}"
+        )
+    if device.hip:
+        yield from _problems_of_amd(params)
+    else:
+        if stages < 1:
+            yield f"num_stages={stages}: CUDA needs at least 1"
+        # triton/backends/nvidia/compiler.py, min_dot_size
+        least = 32 if product.element_size == 1 else 16
+        if block_k < least:
+            yield f"BLOCK_K={block_k} is less than {least}, the least for this type"
+    if "tma" in template_id:
+        yield from _problems_of_tma(params)
+    if template_id == "triton::mm_plus_mm" and not product.less_than_k(block_k):
+        # LLVM fails where they are equal: torch/_inductor/template_heuristics/triton.py, 2.13,
+        # MMPlusMMTemplateConfigMixin
+        yield f"BLOCK_K={block_k} is not less than K for certain"
+    needed = least_shared_memory(template_id, params, product, device)
+    if needed > device.shared_memory:
+        yield f"needs {needed} B of shared memory, the device has {device.shared_memory}"
+
+
+def _problems_of_amd(params: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what crashes the compiler (``ROCmConfigHeuristic`` in the same file, 2.13)."""
+    nonkdim, kpack = params.get("matrix_instr_nonkdim") or 0, params.get("kpack") or 0
+    if kpack == 2 and (nonkdim == 2 or params["BLOCK_K"] <= 16):
+        yield f"kpack=2 with matrix_instr_nonkdim={nonkdim} and BLOCK_K={params['BLOCK_K']}"
+    for name in ("BLOCK_M", "BLOCK_N"):
+        if nonkdim and params[name] % nonkdim:
+            yield f"{name}={params[name]} is no multiple of matrix_instr_nonkdim={nonkdim}"
+
+
+def _problems_of_tma(params: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is not safe (``TMAWorkspaceMixin``, ``BlackwellTMATemplateConfigMixin``)."""
+    warps, stages = params["num_warps"], params["num_stages"]
+    if warps == 2:
+        yield "num_warps=2 is not safe with TMA"
+    if params.get("WARP_SPECIALIZE") and (warps < 4 or stages < 2):
+        yield f"num_warps={warps}, num_stages={stages}: specialised warps need 4 and 2 at least"
+
+
+def least_shared_memory(
+    template_id: str, params: Mapping[str, Any], product: Product, device: Device
+) -> int:
+    """Return the bytes that a configuration needs for torch to run it in some way."""
+    needed = shared_memory(template_id, params, product, device)
+    if needed > device.shared_memory and device.retries_unpipelined:
+        unpipelined = {**params, "num_stages": 1}
+        return shared_memory(template_id, unpipelined, product, device)
+    return needed
+
+
+def shared_memory(
+    template_id: str, params: Mapping[str, Any], product: Product, device: Device
+) -> int:
+    """Return the bytes of shared memory that Triton allocates for one block, or a few more.
+
+    Triton keeps ``num_stages`` copies of both tiles where the product runs on a warp
+    group's matrix unit, which reads them from shared memory while the next one is on its
+    way, and one copy less elsewhere (``lib/Dialect/TritonGPU/Transforms/Pipeliner``).
+    """
+    block_m, block_n, block_k = (params[name] for name in _TILE)
+    grouped = device.capability >= (9, 0) and block_m >= 64 and params["num_warps"] % 4 == 0
+    copies = max(params["num_stages"] - (0 if grouped and not device.hip else 1), 1)
+    tiles = copies * (block_m + block_n) * block_k * product.element_size
+    if "tma" in template_id:
+        tiles += copies * _BARRIER
+    # Space to change the layout of the result in before it is stored; the tiles are not
+    # needed any more by then. Floating-point results are stored as they are.
+    if grouped and (product.integer or "tma" in template_id):
+        return max(tiles, 4 * block_m * block_n)
+    if product.integer:
+        return max(tiles, 2 * block_m * block_n)
+    return tiles
