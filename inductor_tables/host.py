@@ -6,7 +6,6 @@ Importing it imports no torch. Facts about the host are from the sources of torc
 
 from __future__ import annotations
 
-import copy
 import functools
 import sys
 import threading
@@ -301,13 +300,21 @@ _COMPILING = _Compiling()
 
 
 class _ModuleCopy:
-    """A GraphModule's graph and the names it holds; tensors are shared, not copied."""
+    """What a GraphModule holds, noted at a few µs a node; tensors and nodes are shared.
+
+    The passes give a node new arguments and never change those it has
+    (``torch/fx/immutable_collections.py``), so that notes of the old ones stay right.
+    """
 
     _HELD = ("_parameters", "_buffers", "_modules")
 
     def __init__(self, module: Any) -> None:
-        self._module = module
-        self._graph = copy.deepcopy(module.graph)  # copies nodes and their meta's dict
+        self._module, self._graph = module, module.graph
+        self._nodes = [
+            (node, (node.op, node.target), (node.args, node.kwargs), (node.name, node.type),
+             dict(node.meta))
+            for node in module.graph.nodes
+        ]  # fmt: skip
         self._held = {name: dict(vars(module)[name]) for name in self._HELD}
         self._attributes = dict(vars(module))
 
@@ -318,7 +325,19 @@ class _ModuleCopy:
             attributes[name].update(held)
         for name, value in self._attributes.items():
             attributes.setdefault(name, value)
-        self._module.graph = copy.deepcopy(self._graph)
+        self._module.graph = self._rebuilt()
+
+    def _rebuilt(self) -> Any:
+        from torch.fx import map_arg
+
+        graph = type(self._graph)(tracer_cls=self._graph._tracer_cls)
+        graph._codegen = self._graph._codegen
+        made: dict[Any, Any] = {}
+        for node, what, arguments, name, meta in self._nodes:
+            mapped = (map_arg(argument, made.__getitem__) for argument in arguments)
+            made[node] = graph.create_node(*what, *mapped, *name)
+            made[node].meta = dict(meta)
+        return graph
 
 
 # --- autotuning -------------------------------------------------------------------------
@@ -446,10 +465,9 @@ def product_of(kernel_inputs: Any) -> Product:
     """Describe a matrix product."""
     first, second = kernel_inputs.mat1mat2()
     k = first.get_size()[-1]
-    operands = (first.get_dtype(), second.get_dtype())
     return Product(
-        element_size=max(dtype.itemsize for dtype in operands),
-        integer=not any(dtype.is_floating_point for dtype in operands),
+        element_size=max(first.get_dtype().itemsize, second.get_dtype().itemsize),
+        output_size=kernel_inputs.out_dtype().itemsize,
         divides_k=lambda divisor: divides_statically(divisor, k),
         less_than_k=lambda bound: exceeds_statically(k, bound),
     )

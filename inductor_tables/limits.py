@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _TILE: Final = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
+_STORES_IN_LOOP: Final = frozenset({"triton::scaled_mm_device_tma_epilogue_scaling"})
 _BARRIER: Final = 8
 """Bytes that tell when the tensor memory accelerator has filled one copy of the tiles."""
 
@@ -44,13 +45,13 @@ class Product:
 
     Attributes:
         element_size: bytes of an element of the operands, the larger one's.
-        integer: whether the operands are integers.
+        output_size: bytes of an element of the result.
         divides_k: whether the graph guarantees that a number divides K.
         less_than_k: whether the graph guarantees that a number is less than K.
     """
 
     element_size: int
-    integer: bool
+    output_size: int
     divides_k: Callable[[int], bool]
     less_than_k: Callable[[int], bool]
 
@@ -62,8 +63,8 @@ def problem(
 
     Args:
         template_id: such as ``triton::mm``.
-        params: all parameters of the template; those of a template without tiles (ATen,
-            subgraphs) have no limits.
+        params: all parameters of the template, ``ALLOW_TF32`` too; a template without tiles
+            (ATen, subgraphs) has no limits.
         product: the op.
         device: the device.
     """
@@ -135,22 +136,30 @@ def least_shared_memory(
 def shared_memory(
     template_id: str, params: Mapping[str, Any], product: Product, device: Device
 ) -> int:
-    """Return the bytes of shared memory that Triton allocates for one block, or a few more.
+    """Return the bytes of shared memory that Triton allocates for one block, or some more.
 
-    Triton keeps ``num_stages`` copies of both tiles where the product runs on a warp
-    group's matrix unit, which reads them from shared memory while the next one is on its
-    way, and one copy less elsewhere (``lib/Dialect/TritonGPU/Transforms/Pipeliner``).
+    Triton keeps ``num_stages`` copies of both tiles where a warp group's matrix unit reads
+    them from shared memory while the next ones are on their way, and one copy less
+    elsewhere. To store a result, or to fuse what follows into the kernel, it may change
+    the result's layout through shared memory: where the tiles were, except in templates
+    that store inside of the pipelined loop.
     """
-    block_m, block_n, block_k = (params[name] for name in _TILE)
-    grouped = device.capability >= (9, 0) and block_m >= 64 and params["num_warps"] % 4 == 0
-    copies = max(params["num_stages"] - (0 if grouped and not device.hip else 1), 1)
+    block_m, block_n, block_k, stages, warps = _shape(params)
+    grouped = (
+        device.capability >= (9, 0)
+        and not device.hip
+        and block_m >= 64
+        and warps % 4 == 0
+        and (product.element_size <= 2 or (product.element_size == 4 and params["ALLOW_TF32"]))
+    )
+    copies = max(stages if grouped else stages - 1, 1)
     tiles = copies * (block_m + block_n) * block_k * product.element_size
     if "tma" in template_id:
         tiles += copies * _BARRIER
-    # Space to change the layout of the result in before it is stored; the tiles are not
-    # needed any more by then. Floating-point results are stored as they are.
-    if grouped and (product.integer or "tma" in template_id):
-        return max(tiles, 4 * block_m * block_n)
-    if product.integer:
-        return max(tiles, 2 * block_m * block_n)
-    return tiles
+    if template_id in _STORES_IN_LOOP:
+        return tiles + block_m * block_n * product.output_size
+    return max(tiles, block_m * block_n * (4 if grouped else 2))
+
+
+def _shape(params: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(params[name] for name in (*_TILE, "num_stages", "num_warps"))

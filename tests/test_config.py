@@ -20,6 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "recorder_topk": None,
     "record_template_hash": True,
     "record_with_device_key": True,
+    "trusted_paths": (),
 }
 
 

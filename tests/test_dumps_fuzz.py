@@ -46,9 +46,9 @@ def _read(data: bytes) -> Dump | None:
     try:
         found = parse_dump(data, "mutated.json")
     except InvalidDumpError as error:
-        assert error.resource == "mutated.json"
-        assert error.where
-        assert str(error).isprintable() or "\n" not in str(error)
+        assert error.resource == "mutated.json"  # noqa: PT017 - either outcome is fine
+        assert error.where  # noqa: PT017
+        assert str(error).isprintable()  # noqa: PT017
         return None
     for row in found.rows:
         for name, value in row.config.params:

@@ -7,8 +7,9 @@ graph when its autotuning picks the same tile; one that cannot must leave stock 
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,9 +37,17 @@ TMA = {"triton.enable_persistent_tma_matmul": True}
 _CACHE_PATH = re.compile(r"# kernel path: .*")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Graph:
-    """A graph of one matrix product, and the state of the process that compiles it."""
+    """A graph of one matrix product, and the state of the process that compiles it.
+
+    Attributes:
+        fn: what is compiled.
+        args: makes its arguments.
+        options: Inductor settings.
+        state: a context that sets what else of the process the graph depends on.
+        device: the simulated device.
+    """
 
     fn: Callable[..., Any]
     args: Callable[[Simulation], Sequence[Any]]
@@ -77,11 +86,11 @@ def lower(graph: Graph, pick: Any = "first") -> Lowered:
         return Lowered(op=op, keys=keys, code=_CACHE_PATH.sub("# kernel path", code))
 
 
-@contextlib.contextmanager
-def stock() -> Iterator[None]:
-    """Compile without tables, whatever is enabled."""
+@functools.cache
+def stock(graph: Graph) -> Lowered:
+    """Compile a graph without tables."""
     with inductor_tables.config.patch(active=False):
-        yield
+        return lower(graph)
 
 
 def tuning(choice: Choice) -> dict[str, Any]:
@@ -131,8 +140,7 @@ def templates_used(recorded: Graph, run: Graph) -> set[str] | None:
     Returns the templates whose entries answered. An entry that did answer led to the
     code that stock Inductor makes of the same tile; one that did not left stock code.
     """
-    with stock():
-        before, after = lower(recorded), lower(run)
+    before, after = stock(recorded), stock(run)
     shared = [key for key in before.keys if key in after.keys]
     if not shared:
         return None
@@ -146,7 +154,7 @@ def templates_used(recorded: Graph, run: Graph) -> set[str] | None:
             assert status.dropped, "an entry that does not answer has a reason"
             assert (found.offered, found.code) == (after.offered, after.code), choice
             continue
-        with stock():
+        with inductor_tables.config.patch(active=False):
             expected = lower(run, pick=_picker(choice))
         assert found.chosen == expected.chosen, choice
         assert found.code == expected.code, choice
