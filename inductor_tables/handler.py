@@ -293,7 +293,7 @@ def _with_entry(
     params = merge(entry, base.params.to_kwargs(), product.divides_k)
     if isinstance(params, str):
         return params
-    problem = limits.problem(template_id, {**_STRICTEST, **base.extra_kwargs, **params}, product, device)
+    problem = limits.problem(template_id, {**base.extra_kwargs, **params}, product, device)
     if problem is not None:
         return problem
     ktc = host.with_params(base, params)

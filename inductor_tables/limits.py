@@ -12,8 +12,8 @@ from typing import Any, Final
 
 _TILE: Final = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
 _STORES_IN_LOOP: Final = frozenset({"triton::scaled_mm_device_tma_epilogue_scaling"})
-_BARRIER: Final = 8
-"""Bytes that tell when the tensor memory accelerator has filled one copy of the tiles."""
+_BARRIERS: Final = 16
+"""Bytes that tell when the tensor memory accelerator has filled one copy of both tiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +98,7 @@ def _problems(
         # LLVM fails where they are equal: torch/_inductor/template_heuristics/triton.py, 2.13,
         # MMPlusMMTemplateConfigMixin
         yield f"BLOCK_K={block_k} is not less than K for certain"
-    needed = least_shared_memory(template_id, params, product, device)
-    if needed > device.shared_memory:
-        yield f"needs {needed} B of shared memory, the device has {device.shared_memory}"
+    yield from _problems_of_memory(template_id, params, product, device)
 
 
 def _problems_of_amd(params: Mapping[str, Any]) -> Iterator[str]:
@@ -122,15 +120,18 @@ def _problems_of_tma(params: Mapping[str, Any]) -> Iterator[str]:
         yield f"num_warps={warps}, num_stages={stages}: specialised warps need 4 and 2 at least"
 
 
-def least_shared_memory(
+def _problems_of_memory(
     template_id: str, params: Mapping[str, Any], product: Product, device: Device
-) -> int:
-    """Return the bytes that a configuration needs for torch to run it in some way."""
-    needed = shared_memory(template_id, params, product, device)
+) -> Iterator[str]:
+    needed, how = shared_memory(template_id, params, product, device), ""
     if needed > device.shared_memory and device.retries_unpipelined:
         unpipelined = {**params, "num_stages": 1}
-        return shared_memory(template_id, unpipelined, product, device)
-    return needed
+        needed, how = (
+            shared_memory(template_id, unpipelined, product, device),
+            " even with one stage",
+        )
+    if needed > device.shared_memory:
+        yield f"needs {needed} B of shared memory{how}, the device has {device.shared_memory}"
 
 
 def shared_memory(
@@ -150,15 +151,15 @@ def shared_memory(
         and not device.hip
         and block_m >= 64
         and warps % 4 == 0
-        and (product.element_size <= 2 or (product.element_size == 4 and params["ALLOW_TF32"]))
+        and (product.element_size <= 2 or (product.element_size == 4 and params.get("ALLOW_TF32", True)))
     )
     copies = max(stages if grouped else stages - 1, 1)
     tiles = copies * (block_m + block_n) * block_k * product.element_size
     if "tma" in template_id:
-        tiles += copies * _BARRIER
+        tiles += (copies + 1) * _BARRIERS
     if template_id in _STORES_IN_LOOP:
         return tiles + block_m * block_n * product.output_size
-    return max(tiles, block_m * block_n * (4 if grouped else 2))
+    return max(tiles, block_m * block_n * (4 if grouped or product.element_size == 1 else 2))
 
 
 def _shape(params: Mapping[str, Any]) -> tuple[int, ...]:

@@ -70,6 +70,8 @@ def test_names_and_defaults() -> None:
         ("RECORDER_TOPK", "0", "recorder_topk", 0),
         ("RECORD_TEMPLATE_HASH", "false", "record_template_hash", False),
         ("RECORD_WITH_DEVICE_KEY", "0", "record_with_device_key", False),
+        ("TRUSTED_PATHS", "/a:b\n\n /c d\n", "trusted_paths", ("/a:b", " /c d")),
+        ("TRUSTED_PATHS", "\n", "trusted_paths", ()),
     ],
 )
 def test_environment(variable: str, text: str, name: str, value: Any) -> None:
@@ -163,6 +165,12 @@ WRONG: list[tuple[str, Any, str]] = [
     ("recorder_record_dir", 3, "must be a path as str, or None, found 3"),
     ("recorder_record_dir", False, "must be a path as str, or None, found False"),
     ("recorder_record_dir", b"x", "must be a path as str, or None, found b'x'"),
+    ("trusted_paths", "/a", "must be a tuple of paths as str, found '/a'"),
+    ("trusted_paths", None, "must be a tuple of paths as str, found None"),
+    ("trusted_paths", ["/a"], r"must be a tuple of paths as str, found \['/a'\]"),
+    ("trusted_paths", ("/a", 1), r"must be a tuple of paths as str, found \('/a', 1\)"),
+    ("trusted_paths", ("",), r"must be a tuple of paths as str, found \('',\)"),
+    ("active", (), r"must be a bool, found \(\)"),
 ]
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
-import pytest
 import torch
 from torch._inductor.graph import GraphLowering
 
@@ -13,33 +14,39 @@ from inductor_tables.simulation import Simulation
 from inductor_tables.simulation.kernels import kernel_sources
 
 
-def load_kernels(
-    sim: Simulation,
-    monkeypatch: pytest.MonkeyPatch,
-    load: Callable[[str, str], Any] | None = None,
-) -> list[str]:
-    """Load the template kernels of every graph inside its compilation, and return their sources.
+@contextlib.contextmanager
+def loading(sim: Simulation, load: Callable[[str, str], Any] | None = None) -> Iterator[None]:
+    """Load the template kernels of every graph inside its compilation.
 
     Args:
         sim: the running simulation.
-        monkeypatch: undoes it.
         load: takes a kernel's name and source; by default what the generated code calls,
             ``AsyncCompile.triton``. Triton then compiles for the simulated device and compares
             with its limits.
     """
     stub = GraphLowering.compile_to_module
-    loaded: list[str] = []
 
     def compile_to_module(graph: Any) -> Any:
         module = stub(graph)
         for name, source in kernel_sources(sim.codes[-1]).items():
             if name.startswith("triton_tem"):
-                loaded.append(source)
                 (load or _load)(name, source)
         return module
 
-    monkeypatch.setattr(GraphLowering, "compile_to_module", compile_to_module)
-    return loaded
+    with mock.patch.object(GraphLowering, "compile_to_module", compile_to_module):
+        yield
+
+
+@contextlib.contextmanager
+def not_loading(error: Exception, tries: list[int]) -> Iterator[None]:
+    """Fail whatever the kernels are, and count how often."""
+
+    def compile_to_module(_graph: Any) -> Any:
+        tries.append(1)
+        raise error
+
+    with mock.patch.object(GraphLowering, "compile_to_module", compile_to_module):
+        yield
 
 
 def _load(name: str, source: str) -> None:
