@@ -53,8 +53,8 @@ from inductor_tables.versions import torch_series
 
 MAGIC: Final = "inductor-tables"
 FORMAT_VERSION: Final = 1
-KEYS_PER_BUCKET: Final = 12
-"""Few enough that a bucket decodes in about 2 µs, many enough that the index stays small."""
+KEYS_PER_BUCKET: Final = 24
+"""Few enough that a bucket decodes in a few µs, many enough that the index stays small."""
 
 _END = struct.Struct("<I")
 _DIGEST_SIZE = 16
