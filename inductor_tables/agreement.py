@@ -120,7 +120,7 @@ class _Meeting:
             self._settle(timeout_s)
         if not self._wait(GRACE_S):
             return "the ranks could not be compared: the rank that was to compare has died"
-        problem = self.store.get(f"{self.place}/verdict").decode()
+        problem: str = self.store.get(f"{self.place}/verdict").decode()
         if problem:
             self._wait_for_readers()
         return problem

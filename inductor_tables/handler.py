@@ -21,7 +21,6 @@ from inductor_tables.parameters import merge
 from inductor_tables.resources import Candidate
 from inductor_tables.schema import Config, Entry
 
-
 Keys = tuple[str | None, str | None]
 """The device-specific and the device-agnostic lookup key of an op."""
 
@@ -135,7 +134,7 @@ class TableChoices(LookupTableChoices):
         for entry in entries:
             if self._usable(entry, key, template_uids, template_hash_map or {}, activation):
                 plain = dict(entry.config.plain)
-                found.setdefault(plain.pop("template_id"), []).append(plain)
+                found.setdefault(str(plain.pop("template_id")), []).append(plain)
         return found
 
     def _usable(
@@ -154,7 +153,9 @@ class TableChoices(LookupTableChoices):
         elif template_id not in template_uids:
             reason = f"{template_id} is not offered here (is max_autotune_gemm on?)"
         elif config.check_src_hash and recorded and installed and recorded != installed:
-            reason = f"{template_id} has changed: recorded {recorded[:12]}, installed {installed[:12]}"
+            reason = (
+                f"{template_id} has changed: recorded {recorded[:12]}, installed {installed[:12]}"
+            )
         elif config.check_src_hash and not self._entry_is_valid(
             dict(entry.config.plain), template_id, hashes
         ):
@@ -383,7 +384,7 @@ def _extend(handler: Any) -> Any:
     foreign = type(handler)
     try:
         extended = type(f"{foreign.__name__}WithTables", (TableChoices, foreign), {})
-        composed = object.__new__(extended)
+        composed: Any = object.__new__(extended)
         composed.__dict__ = handler.__dict__  # one state, whoever changes it
     except (TypeError, AttributeError) as error:
         raise ForeignHandlerError(

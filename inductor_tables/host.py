@@ -20,7 +20,7 @@ from inductor_tables.limits import Device, Product
 from inductor_tables.versions import OLDEST_SERIES, TorchSeries, series_order, torch_series
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 VIRTUALIZED = "torch._inductor.virtualized"
 CODECACHE = "torch._inductor.codecache"
@@ -491,8 +491,16 @@ def device_of(kernel_inputs: Any) -> Device:
         warp_size=properties.warp_size,
         capability=(properties.major, properties.minor),
         hip=torch.version.hip is not None,
+        scratch_per_thread=512 if _triton_release() < (3, 7) else 128,
         retries_unpipelined=bool(getattr(config.triton, "dynamic_disable_pipelining", False)),
     )
+
+
+@functools.cache
+def _triton_release() -> tuple[int, ...]:
+    import triton
+
+    return tuple(int(part) for part in triton.__version__.split(".")[:2])
 
 
 def with_params(ktc: Any, params: Mapping[str, Any]) -> Any:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 _TILE: Final = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
 _STORES_IN_LOOP: Final = frozenset({"triton::scaled_mm_device_tma_epilogue_scaling"})
+_LEAST_SCRATCH: Final = 16_384
 _BARRIERS: Final = 16
 """Bytes that tell when the tensor memory accelerator has filled one copy of both tiles."""
 
@@ -26,6 +27,7 @@ class Device:
         warp_size: threads of a warp (wavefront on ROCm).
         capability: (major, minor) compute capability.
         hip: whether it is an AMD GPU.
+        scratch_per_thread: bytes that Triton takes at once to change a value's layout.
         retries_unpipelined: whether torch compiles a kernel that needs too much shared
             memory once more with one stage (``triton.dynamic_disable_pipelining``,
             2.13 and later).
@@ -36,6 +38,7 @@ class Device:
     warp_size: int
     capability: tuple[int, int]
     hip: bool
+    scratch_per_thread: int
     retries_unpipelined: bool
 
 
@@ -145,22 +148,28 @@ def shared_memory(
     the result's layout through shared memory: where the tiles were, except in templates
     that store inside of the pipelined loop.
     """
-    block_m, block_n, block_k, stages, warps = _shape(params)
-    grouped = (
-        device.capability >= (9, 0)
-        and not device.hip
-        and block_m >= 64
-        and warps % 4 == 0
-        and (product.element_size <= 2 or (product.element_size == 4 and params.get("ALLOW_TF32", True)))
-    )
-    copies = max(stages if grouped else stages - 1, 1)
+    block_m, block_n, block_k = (int(params[name]) for name in _TILE)
+    grouped = _by_warp_groups(params, product, device)
+    copies = max(int(params["num_stages"]) - (not grouped), 1)
     tiles = copies * (block_m + block_n) * block_k * product.element_size
+    result = 4 * block_m * block_n
+    scratch = device.scratch_per_thread * device.warp_size * int(params["num_warps"])
+    if product.element_size > 1:  # one-byte types are seen to take it whole
+        result = min(result, max(scratch, _LEAST_SCRATCH))
     if "tma" in template_id:
         tiles += (copies + 1) * _BARRIERS
     if template_id in _STORES_IN_LOOP:
-        return tiles + block_m * block_n * product.output_size
-    return max(tiles, block_m * block_n * (4 if grouped or product.element_size == 1 else 2))
+        stored = block_m * block_n * product.output_size
+        return tiles + max(stored, min(result, scratch))
+    return max(tiles, result)
 
 
-def _shape(params: Mapping[str, Any]) -> tuple[int, ...]:
-    return tuple(params[name] for name in (*_TILE, "num_stages", "num_warps"))
+def _by_warp_groups(params: Mapping[str, Any], product: Product, device: Device) -> bool:
+    """Whether the product may run on a warp group's matrix unit (wgmma, tcgen05)."""
+    return bool(
+        device.capability >= (9, 0)
+        and not device.hip
+        and params["BLOCK_M"] >= 64
+        and params["num_warps"] % 4 == 0
+        and product.element_size <= (4 if params.get("ALLOW_TF32", True) else 2)
+    )

@@ -83,7 +83,7 @@ def packaged_series() -> tuple[TorchSeries, ...]:
 
 @functools.cache
 def _packaged(series: TorchSeries, folder: ArchFolder) -> Table | None:
-    resource = files(PACKAGE).joinpath(series, folder, TABLE_FILE)
+    resource = files(PACKAGE) / series / folder / TABLE_FILE
     if not resource.is_file():
         return None
     table = _open(resource, f"{PACKAGE}/{series}/{folder}/{TABLE_FILE}")

@@ -13,6 +13,9 @@ from inductor_tables.errors import InvalidTableError
 MAX_BYTES: Final = 2**30
 """Largest file that is opened; a table of a million keys has about 40 MB."""
 
+_USERS: Final = "/etc/passwd"
+_GROUPS: Final = "/etc/group"
+
 _KINDS: Final = (
     (stat.S_ISDIR, "a directory"),
     (stat.S_ISFIFO, "a FIFO"),
@@ -27,9 +30,9 @@ def checked_file(path: Path) -> Path:
 
     It must be a regular file of 1 byte to 1 GiB. Unless it is allowed by name, see
     ``config.trusted_paths``, it and every directory above it must belong to this user or
-    root and be writable by no group and not by everybody; a directory may be if it has the
-    sticky bit. An ACL that lets another user write shows as a writable group. Who owns and
-    may write a file is not looked at where there are no POSIX permissions.
+    root and be writable by nobody else; a directory may be if it has the sticky bit. The
+    owner's private group is nobody else. An ACL that lets another user write shows as a
+    writable group. Where there are no POSIX permissions none are looked at.
 
     Nothing is opened: a FIFO without a writer would block, opening a device may do things.
 
@@ -40,6 +43,8 @@ def checked_file(path: Path) -> Path:
     try:
         real = Path(os.path.realpath(path, strict=True))
         found = real.lstat()
+    except OSError as error:  # names only the part of the path that is not there
+        raise OSError(error.errno, error.strerror, str(path)) from error
     except ValueError as error:  # a NUL in the path
         raise InvalidTableError(repr(path), "path", str(error)) from error
     problem = _unreadable(found)
@@ -87,7 +92,36 @@ def _doubt(found: os.stat_result) -> str | None:
         return f"belongs to the user {found.st_uid}, neither to this one nor to root"
     if stat.S_ISDIR(mode) and mode & stat.S_ISVTX:
         return None
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        who = "everybody" if mode & stat.S_IWOTH else f"the group {found.st_gid}"
-        return f"may be written to by {who} (mode {stat.S_IMODE(mode):04o})"
+    shown = f"(mode {stat.S_IMODE(mode):04o})"
+    if mode & stat.S_IWOTH:
+        return f"may be written to by everybody {shown}"
+    if mode & stat.S_IWGRP and not _is_private_group(found.st_uid, found.st_gid):
+        return f"may be written to by the group {found.st_gid} {shown}"
     return None
+
+
+def _is_private_group(uid: int, gid: int) -> bool:
+    """Whether a group is named after its only member, as many systems give one to each user.
+
+    Only the local files are asked: other sources of users may be reached over a network.
+    """
+    users = [
+        (name, user, primary)
+        for name, _, user, primary, *_ in _lines(_USERS, 7)
+        if str(uid) == user or str(gid) == primary
+    ]
+    groups = [(name, who) for name, _, group, who in _lines(_GROUPS, 4) if str(gid) == group]
+    if len(users) != 1 or len(groups) != 1:
+        return False
+    (name, *ids), (group, members) = users[0], groups[0]
+    return ids == [str(uid), str(gid)] and group == name and members in {"", name}
+
+
+def _lines(path: str, fields: int) -> list[list[str]]:
+    """Return the lines of a file of users or groups as fields; [] where it cannot be read."""
+    try:
+        text = Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    lines = [line.split(":") for line in text.splitlines()]
+    return [line for line in lines if len(line) == fields]

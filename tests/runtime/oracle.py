@@ -14,12 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
-
-pytest.importorskip("triton")
-import torch
-
-from tests.runtime.products import H200, Plain
+from products import H200, Plain
 
 import inductor_tables
 from inductor_tables.parameters import TUNING

@@ -102,6 +102,8 @@ def test_the_hosts_own_table_goes_first() -> None:
         (lambda: triton_entry(kpack=2), "triton::mm: the template takes no kpack here"),
         (lambda: triton_entry(BLOCK_K=24), "triton::mm: BLOCK_K=24 is not a value"),
         (lambda: triton_entry(num_warps=None), "triton::mm: num_warps=None is not a value"),
+        (lambda: triton_entry(GROUP_M=0), "triton::mm: GROUP_M=0 is not a value"),
+        (lambda: triton_entry(BLOCK_K=8), "triton::mm: BLOCK_K=8 is less than 16"),
         (
             lambda: {k: v for k, v in triton_entry().items() if k != "BLOCK_M"},
             "triton::mm: the entry lacks BLOCK_M",

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgpack
 import pytest
 
 pytest.importorskip("triton")
 from click.testing import CliRunner
+from oracle import Graph, lower, stock
+from products import H200, MM_16, inputs, mm, triton_entry
 
+import inductor_tables
 from build_tools.cli import main as build_tools
 from inductor_tables.errors import InvalidKeyError, InvalidTableError
 from inductor_tables.host import installed_series
@@ -25,11 +31,6 @@ from inductor_tables.parameters import TUNING, merge
 from inductor_tables.resources import user_tables
 from inductor_tables.schema import Config, Entry, Source
 from inductor_tables.table import Table, write_table
-from tests.runtime.oracle import Graph, lower, stock
-from tests.runtime.products import H200, MM_16, inputs, mm, triton_entry
-from tests.table_samples import pack, put_together, take_apart
-
-import inductor_tables
 
 MARK = "injected7f3a"
 """Stands in every text of the corpus that would do something; never in generated source."""
@@ -188,7 +189,20 @@ def assert_stock_code_without(refused: int) -> None:
     assert MARK not in found.code
 
 
-def forged_table(change: Callable[[Any], None]) -> bytes:
+class Parts(NamedTuple):
+    """What of a table file of one entry is changed: see docs/format.md."""
+
+    header: dict[str, Any]
+    records: list[bytes]
+
+
+def pack(value: Any) -> bytes:
+    """Return a value as msgpack."""
+    packed: bytes = msgpack.packb(value)
+    return packed
+
+
+def forged_table(change: Callable[[Parts], None]) -> bytes:
     """A table file with right digests, after ``change`` of its parts."""
     good = Entry(
         config=Config(
@@ -200,9 +214,16 @@ def forged_table(change: Callable[[Any], None]) -> bytes:
         source=Source(dump_digest="0" * 32),
     )
     data = write_table({MM_16: [good]}, table_version="1", series=installed_series(), arch=H200)
-    parts = take_apart(data)
+    magic, version, _, header, index, records = msgpack.unpackb(data, raw=False)
+    (end, _) = struct.iter_unpack("<I16x", index)
+    parts = Parts(msgpack.unpackb(header, raw=False), [records[: end[0]], records[end[0] :]])
     change(parts)
-    return put_together(parts)
+    header, index, at = pack(parts.header), b"", 0
+    for record in parts.records:
+        at += len(record)
+        index += struct.pack("<I", at) + blake2b(record, digest_size=16).digest()
+    root = blake2b(header + index, digest_size=32).digest()
+    return pack([magic, version, root, header, index, b"".join(parts.records)])
 
 
 PARAMS = {
@@ -215,7 +236,7 @@ PARAMS = {
 def forge(entry: dict[str, Any]) -> bytes:
     """A table file that holds one entry as it is."""
 
-    def change(parts: Any) -> None:
+    def change(parts: Parts) -> None:
         params = {
             name: value
             for name, value in entry.items()
@@ -428,14 +449,14 @@ def test_header_texts_are_only_shown(tmp_path: Path) -> None:
     assert inductor_tables.status().hits == 1
 
 
-def _header_changes() -> list[Callable[[Any], None]]:
-    def field(name: str, text: str) -> Callable[[Any], None]:
+def _header_changes() -> list[Callable[[Parts], None]]:
+    def field(name: str, text: str) -> Callable[[Parts], None]:
         return lambda parts: parts.header.update({name: text})
 
-    def source(text: str) -> Callable[[Any], None]:
+    def source(text: str) -> Callable[[Parts], None]:
         return lambda parts: parts.header["sources"][0].__setitem__(slice(0, 7), [text] * 7)
 
-    def skeleton(text: str) -> Callable[[Any], None]:
+    def skeleton(text: str) -> Callable[[Parts], None]:
         return lambda parts: parts.header["skeletons"].append(text)
 
     texts = [text for text in TEXTS if len(text) < 4096]

@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.products import H200, MM_16, SERIES, lower, mm, triton_entry
-
 import inductor_tables
-from inductor_tables import handler, limits
+from inductor_tables import limits
 from inductor_tables.keys import parse_key
 from inductor_tables.limits import Device, Product
 from inductor_tables.parameters import merge
 from inductor_tables.schema import Config
 from inductor_tables.simulation import OpLowering, Simulation, device_spec, simulate
+from tests.runtime.products import H200, MM_16, SERIES, lower, mm, triton_entry
 
 RECORDINGS = sorted(Path("build_tools/recordings").glob("*.json"))
 HOPPER = Device(
@@ -27,6 +26,7 @@ HOPPER = Device(
     warp_size=32,
     capability=(9, 0),
     hip=False,
+    scratch_per_thread=128,
     retries_unpipelined=False,
 )
 RETRYING = replace(HOPPER, retries_unpipelined=True)
@@ -288,7 +288,7 @@ def _compiled(
     def unlimited(template_id: str, merged: Any, product: Product, device: Device) -> None:
         estimates.append(limits.shared_memory(template_id, merged, product, device))
 
-    monkeypatch.setattr(handler.limits, "problem", unlimited)
+    monkeypatch.setattr(limits, "problem", unlimited)
     options = {"triton.enable_persistent_tma_matmul": "tma" in template}
     with simulate(H200) as sim:
         fn, args = make(sim)

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.loading import load_kernels
+import inductor_tables
+from inductor_tables import limits, recovery
+from inductor_tables.errors import NoTableError
+from inductor_tables.recovery import Use, compile_or_recover
+from inductor_tables.schema import Config
+from inductor_tables.simulation import Simulation, simulate
+from tests.runtime.loading import loading, not_loading
 from tests.runtime.products import (
     H200,
     MM_16,
@@ -21,13 +27,6 @@ from tests.runtime.products import (
     mm,
     triton_entry,
 )
-
-import inductor_tables
-from inductor_tables import limits, recovery
-from inductor_tables.errors import NoTableError
-from inductor_tables.recovery import Use, compile_or_recover
-from inductor_tables.schema import Config
-from inductor_tables.simulation import Simulation, simulate
 
 TOO_LARGE = {"BLOCK_M": 64, "BLOCK_N": 256, "BLOCK_K": 512, "num_stages": 5}
 
@@ -56,6 +55,9 @@ def refusing(*values: str, error: Callable[[str], Exception] = RuntimeError) -> 
     return load
 
 
+REFUSING_32 = refusing("BLOCK_N : tl.constexpr = 32")
+
+
 # --- on the simulated device, through the host's real code ----------------------------------
 
 
@@ -66,41 +68,34 @@ def test_the_device_refuses_an_accepted_entry(
     monkeypatch.setattr(limits, "problem", lambda *_: None)
     (stock,) = lower(mm)
     inductor_tables.enable({MM_16: [triton_entry(**TOO_LARGE)]})
-    with simulate(H200) as sim:
-        load_kernels(sim, monkeypatch)
+    with simulate(H200) as sim, loading(sim):
         sim.compile(mm, *inputs(sim))
         failed, recovered = sim.ops
     assert failed.chosen.template_id == "triton::mm"
     assert [c.params for c in recovered.offered] == [c.params for c in stock.offered]
     (warning,) = warnings()
-    assert warning.startswith("tables[0]: an entry does not run: triton::mm (BLOCK_K=512, ")
+    assert warning.startswith("tables[0]: an entry does not run: triton::mm (BLOCK_M=64, ")
     assert "out of resource: shared memory, Required:" in warning
     assert MM_16 in warning and "Remove it from the table" in warning
     assert warning in inductor_tables.status().problems
 
 
 @pytest.mark.skipif(SERIES < (2, 13), reason="2.13 and later retry with one stage")
-def test_the_hosts_own_retry_goes_first(
-    monkeypatch: pytest.MonkeyPatch, warnings: Callable[[], list[str]]
-) -> None:
+def test_the_hosts_own_retry_goes_first(warnings: Callable[[], list[str]]) -> None:
     """What runs with one stage is used with one stage, as the estimate assumes."""
     entry = triton_entry(BLOCK_M=128, BLOCK_N=128, BLOCK_K=128, num_stages=4, num_warps=8)
     inductor_tables.enable({MM_16: [entry]})
-    with simulate(H200) as sim:
-        load_kernels(sim, monkeypatch)
+    with simulate(H200) as sim, loading(sim):
         sim.compile(mm, *inputs(sim))
         (op,) = sim.ops
     assert not op.benchmarked
     assert not warnings()
 
 
-def test_what_failed_is_not_tried_again(
-    monkeypatch: pytest.MonkeyPatch, warnings: Callable[[], list[str]]
-) -> None:
+def test_what_failed_is_not_tried_again(warnings: Callable[[], list[str]]) -> None:
     """A later graph drops it with the reason, compiles once, and warns no more."""
     inductor_tables.enable({MM_16: [triton_entry(BLOCK_N=32)]})
-    with simulate(H200) as sim:
-        load_kernels(sim, monkeypatch, refusing("BLOCK_N : tl.constexpr = 32"))
+    with simulate(H200) as sim, loading(sim, REFUSING_32):
         sim.compile(mm, *inputs(sim))
         sim.clear()
         sim.compile(mm, *inputs(sim))
@@ -136,13 +131,12 @@ def _in_async_compile(load: Callable[[str, str], None]) -> Callable[[str, str], 
 
 
 def test_other_entries_stay_where_the_failure_names_its_kernel(
-    monkeypatch: pytest.MonkeyPatch, warnings: Callable[[], list[str]]
+    warnings: Callable[[], list[str]],
 ) -> None:
     """Of two entries in a graph, only the one whose kernel failed is given up."""
     inductor_tables.enable(_two_entries())
-    load = _in_async_compile(refusing("BLOCK_N : tl.constexpr = 32"))
-    with simulate(H200) as sim:
-        load_kernels(sim, monkeypatch, load)
+    load = _in_async_compile(REFUSING_32)
+    with simulate(H200) as sim, loading(sim, load):
         chosen = _lower_two(sim)
     assert chosen == ["None", "128"]
     (warning,) = warnings()
@@ -150,56 +144,46 @@ def test_other_entries_stay_where_the_failure_names_its_kernel(
 
 
 def test_all_entries_of_the_graph_are_given_up_where_it_does_not(
-    monkeypatch: pytest.MonkeyPatch, warnings: Callable[[], list[str]]
+    warnings: Callable[[], list[str]],
 ) -> None:
     """A failure that names no kernel: the whole graph is stock."""
     inductor_tables.enable(_two_entries())
-    with simulate(H200) as sim:
-        load_kernels(sim, monkeypatch, refusing("BLOCK_N : tl.constexpr = 32"))
+    with simulate(H200) as sim, loading(sim, REFUSING_32):
         chosen = _lower_two(sim)
     assert chosen == ["None", "None"]
     (warning,) = warnings()
     assert "at least one of 2 entries does not run" in warning
 
 
-def test_the_users_own_failure_stays_the_users(
-    monkeypatch: pytest.MonkeyPatch, warnings: Callable[[], list[str]]
-) -> None:
+def test_the_users_own_failure_stays_the_users(warnings: Callable[[], list[str]]) -> None:
     """Stock torch fails too: its error, no warning, and no entry is blamed."""
-    from torch._inductor.graph import GraphLowering
-
     inductor_tables.enable({MM_16: [triton_entry(BLOCK_N=32)]})
-    with simulate(H200) as sim:
-
-        def broken(_graph: Any) -> Any:
-            raise RuntimeError("the disk is full")
-
-        monkeypatch.setattr(GraphLowering, "compile_to_module", broken)
-        with pytest.raises(Exception, match="the disk is full"):
-            sim.compile(mm, *inputs(sim))
+    tries: list[int] = []
+    with (
+        simulate(H200) as sim,
+        not_loading(RuntimeError("the disk is full"), tries),
+        pytest.raises(Exception, match="the disk is full"),
+    ):
+        sim.compile(mm, *inputs(sim))
+    assert len(tries) == 2
     assert not warnings()
     assert not recovery.digest()
 
 
-def test_a_graph_without_entries_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_without_entries_is_compiled_once() -> None:
     """A failure that no entry had a part in is not our business."""
-    from torch._inductor.graph import GraphLowering
-
     inductor_tables.enable({MM_16: [triton_entry()]})
-    with simulate(H200) as sim:
-        tries = []
-
-        def broken(_graph: Any) -> Any:
-            tries.append(1)
-            raise RuntimeError("the disk is full")
-
-        monkeypatch.setattr(GraphLowering, "compile_to_module", broken)
-        with pytest.raises(Exception, match="the disk is full"):
-            sim.compile(mm, *inputs(sim, 17))
+    tries: list[int] = []
+    with (
+        simulate(H200) as sim,
+        not_loading(RuntimeError("the disk is full"), tries),
+        pytest.raises(Exception, match="the disk is full"),
+    ):
+        sim.compile(mm, *inputs(sim, 17))
     assert len(tries) == 1
 
 
-def test_the_second_try_lowers_the_graph_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_try_lowers_the_graph_as_it_was() -> None:
     """Graph passes change the graph in place: the code is that of an untouched graph."""
     import torch
 
@@ -209,20 +193,18 @@ def test_the_second_try_lowers_the_graph_as_it_was(monkeypatch: pytest.MonkeyPat
 
     def code(entries: list[dict[str, Any]]) -> str:
         inductor_tables.enable({MM_16: entries} if entries else {"none": [triton_entry()]})
-        with simulate(H200) as sim:
-            load_kernels(sim, monkeypatch, refusing("BLOCK_N : tl.constexpr = 32"))
+        with simulate(H200) as sim, loading(sim, REFUSING_32):
             sim.compile(fn, *inputs(sim))
-            # The first line counts the graphs of the process.
-            return sim.codes[-1].partition("\n")[2]
+            # The first line counts the graphs of the process; each simulation has a folder.
+            code = sim.codes[-1].partition("\n")[2]
+            return re.sub(r"inductor_simulation_\w+", "", code)
 
     stock = code([])
     assert code([triton_entry(BLOCK_N=32)]) == stock
     assert recovery.digest()
 
 
-def test_forward_and_backward_graphs_recover(
-    monkeypatch: pytest.MonkeyPatch, warnings: Callable[[], list[str]]
-) -> None:
+def test_forward_and_backward_graphs_recover(warnings: Callable[[], list[str]]) -> None:
     """Each graph of a training step is taken care of by itself."""
     with simulate(H200) as sim:
         x, w = inputs(sim)
@@ -232,21 +214,18 @@ def test_forward_and_backward_graphs_recover(
         keys = [call.device_key for op in sim.ops for call in op.calls]
         assert len(set(keys)) == 3
         inductor_tables.enable({str(key): [triton_entry(BLOCK_N=32)] for key in keys})
-        load_kernels(sim, monkeypatch, refusing("BLOCK_N : tl.constexpr = 32"))
         sim.clear()
-        sim.compile(mm, x, w, grad=True)
+        with loading(sim, REFUSING_32):
+            sim.compile(mm, x, w, grad=True)
         assert {op.phase for op in sim.ops[-2:]} == {"backward"}
         assert all(op.chosen.params.get("BLOCK_N") != 32 for op in sim.ops[-2:])
     assert len(warnings()) == 2
 
 
-def test_recovery_in_strict_mode(
-    monkeypatch: pytest.MonkeyPatch, warnings: Callable[[], list[str]]
-) -> None:
+def test_recovery_in_strict_mode(warnings: Callable[[], list[str]]) -> None:
     """Strict asks for a table, not for a compile that fails."""
     inductor_tables.enable({MM_16: [triton_entry(BLOCK_N=32)]}, strict=True)
-    with simulate(H200) as sim:
-        load_kernels(sim, monkeypatch, refusing("BLOCK_N : tl.constexpr = 32"))
+    with simulate(H200) as sim, loading(sim, REFUSING_32):
         sim.compile(mm, *inputs(sim))
     assert len(warnings()) == 1
 
