@@ -185,7 +185,10 @@ ROW_ERRORS: dict[str, tuple[Any, str]] = {
     "code": (entry(num_warps="(print('x') or 4)"), rf"{PLACE}\[0\]\.num_warps: .* not allowed"),
     "list": (entry(num_warps=[4]), rf"{PLACE}\[0\]\.num_warps: \[4\] is not allowed"),
     "big int": (entry(num_warps=2**31), rf"{PLACE}\[0\]\.num_warps: 2147483648 is out of range"),
-    "bigger int": (entry(num_warps=10**999), rf"{PLACE}\[0\]\.num_warps: 1000*\.\.\. is out of range"),
+    "bigger int": (
+        entry(num_warps=10**999),
+        rf"{PLACE}\[0\]\.num_warps: 1000*\.\.\. is out of range",
+    ),
 }
 FIELD_ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "version": ({"format_version": 2}, r"\.format_version: 2 is not known here"),

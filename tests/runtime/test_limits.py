@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from products import H200, MM_16, SERIES, lower, mm, triton_entry
 
 import inductor_tables
 from inductor_tables import limits
@@ -17,7 +18,6 @@ from inductor_tables.limits import Device, Product
 from inductor_tables.parameters import merge
 from inductor_tables.schema import Config
 from inductor_tables.simulation import OpLowering, Simulation, device_spec, simulate
-from tests.runtime.products import H200, MM_16, SERIES, lower, mm, triton_entry
 
 RECORDINGS = sorted(Path("build_tools/recordings").glob("*.json"))
 HOPPER = Device(

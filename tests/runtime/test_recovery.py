@@ -9,15 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-import inductor_tables
-from inductor_tables import limits, recovery
-from inductor_tables.errors import NoTableError
-from inductor_tables.recovery import Use, compile_or_recover
-from inductor_tables.schema import Config
-from inductor_tables.simulation import Simulation, simulate
-from tests.runtime.loading import loading, not_loading
-from tests.runtime.products import (
+from loading import loading, not_loading
+from products import (
     H200,
     MM_16,
     MM_17,
@@ -27,6 +20,13 @@ from tests.runtime.products import (
     mm,
     triton_entry,
 )
+
+import inductor_tables
+from inductor_tables import limits, recovery
+from inductor_tables.errors import NoTableError
+from inductor_tables.recovery import Use, compile_or_recover
+from inductor_tables.schema import Config
+from inductor_tables.simulation import Simulation, simulate
 
 TOO_LARGE = {"BLOCK_M": 64, "BLOCK_N": 256, "BLOCK_K": 512, "num_stages": 5}
 
