@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -17,6 +18,9 @@ class _PostImportFinder(MetaPathFinder):
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[Callback]] = {}
+        self._lock = threading.Lock()
+
+    def renew_lock(self) -> None:
         self._lock = threading.Lock()
 
     def add(self, name: str, callback: Callback) -> None:
@@ -61,6 +65,8 @@ class _PostImportFinder(MetaPathFinder):
 
 
 _FINDER = _PostImportFinder()
+if hasattr(os, "register_at_fork"):  # another thread may hold the lock at the fork
+    os.register_at_fork(after_in_child=_FINDER.renew_lock)
 
 
 def when_imported(name: str, callback: Callback) -> None:

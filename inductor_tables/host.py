@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from inductor_tables._imports import forget_when_imported, when_imported
 from inductor_tables.errors import UnsupportedTorchError
 from inductor_tables.limits import Device, Product
+from inductor_tables.parameters import recordable
 from inductor_tables.versions import OLDEST_SERIES, TorchSeries, series_order, torch_series
 
 if TYPE_CHECKING:
@@ -419,7 +420,7 @@ def recorded_choice(choice: Any, op_name: str, *, with_device: bool) -> Recorded
         key=key,
         template_id=ktc.template.uid,
         template_hash=getattr(ktc.template, "src_hash", None),
-        params=ktc.params.to_serializeable_dict(),
+        params=recordable(ktc.params.to_serializeable_dict()),
     )
 
 
@@ -470,7 +471,14 @@ def product_of(kernel_inputs: Any) -> Product:
         output_size=kernel_inputs.out_dtype().itemsize,
         divides_k=lambda divisor: divides_statically(divisor, k),
         less_than_k=lambda bound: exceeds_statically(k, bound),
+        aligned=all(_starts_aligned(operand) for operand in (first, second)),
     )
+
+
+def _starts_aligned(operand: Any) -> bool:
+    """Whether the graph itself moves an operand by whole 16 bytes only, or not at all."""
+    offset = getattr(operand.get_layout(), "offset", 0)
+    return divides_statically(16, offset * operand.get_dtype().itemsize)
 
 
 def device_of(kernel_inputs: Any) -> Device:

@@ -55,12 +55,15 @@ class Product:
         output_size: bytes of an element of the result.
         divides_k: whether the graph guarantees that a number divides K.
         less_than_k: whether the graph guarantees that a number is less than K.
+        aligned: whether the graph guarantees that both operands begin at a multiple of 16
+            bytes, if its inputs do.
     """
 
     element_size: int
     output_size: int
     divides_k: Callable[[int], bool]
     less_than_k: Callable[[int], bool]
+    aligned: bool = True
 
 
 def problem(
@@ -100,7 +103,7 @@ def _problems(
         if block_k < least:
             yield f"BLOCK_K={block_k} is less than {least}, the least for this type"
     if "tma" in template_id:
-        yield from _problems_of_tma(params)
+        yield from _problems_of_tma(params, product)
     if template_id == "triton::mm_plus_mm" and not product.less_than_k(block_k):
         # LLVM fails where they are equal: torch/_inductor/template_heuristics/triton.py, 2.13,
         # MMPlusMMTemplateConfigMixin
@@ -118,11 +121,13 @@ def _problems_of_amd(params: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}={params[name]} is no multiple of matrix_instr_nonkdim={nonkdim}"
 
 
-def _problems_of_tma(params: Mapping[str, Any]) -> Iterator[str]:
+def _problems_of_tma(params: Mapping[str, Any], product: Product) -> Iterator[str]:
     """Yield what is not safe (``TMAWorkspaceMixin``, ``BlackwellTMATemplateConfigMixin``)."""
     warps, stages = params["num_warps"], params["num_stages"]
     if warps == 2:
         yield "num_warps=2 is not safe with TMA"
+    if not product.aligned:
+        yield "an operand does not begin at a multiple of 16 B for certain, which TMA needs"
     if params.get("WARP_SPECIALIZE") and (warps < 4 or stages < 2):
         yield f"num_warps={warps}, num_stages={stages}: specialised warps need 4 and 2 at least"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from inductor_tables.schema import Config
+from inductor_tables.schema import Config, is_param_value
 
 REQUIRED: Final = frozenset({"BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages", "k_split"})
 """Tuning choices that an entry must make where the template takes them."""
@@ -27,6 +27,15 @@ _SCALE_TILES: Final = (
     ("MIN_BLOCK_TILE_BK", "BLOCK_K", "TILE_SIZE_B"),
     ("MIN_BLOCK_TILE_BN", "BLOCK_N", "TILE_SIZE_B"),
 )
+
+
+def recordable(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a choice's parameters belongs into an entry.
+
+    Tuning choices, and of the rest what a table may hold: an ATen choice's ``out_dtype``
+    is a torch.dtype object, which no look-up would read.
+    """
+    return {n: value for n, value in params.items() if n in TUNING or is_param_value(value)}
 
 
 def merge(

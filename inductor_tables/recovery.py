@@ -11,6 +11,7 @@ This module imports nothing of torch.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -77,6 +78,15 @@ class _State(threading.local):
 _STATE = _State()
 _failed: dict[tuple[str, tuple[str, ...]], str] = {}
 _lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _lock  # noqa: PLW0603 - another thread may have held it at the fork
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def looking() -> bool:

@@ -191,18 +191,21 @@ def check_param(name: Any, value: Any, where: str, fail: Fail) -> None:
         fail(where, f"parameter name {shown(name)} is not a plain ASCII identifier")
     if name in NOT_PARAMS:
         fail(where, f"{name!r} is a field of an entry and cannot be a parameter")
-    place = f"{where}.{name}"
-    if value is None or isinstance(value, bool):
-        return
-    if isinstance(value, int):
-        if not -(2**31) < value < 2**31:
-            fail(place, f"{shown(value)} is out of range (31 bits)")
-    elif not isinstance(value, str) or not _PARAM_TEXT.fullmatch(value):
+    if isinstance(value, int) and not is_param_value(value):
+        fail(f"{where}.{name}", f"{shown(value)} is out of range (31 bits)")
+    if not is_param_value(value):
         fail(
-            place,
+            f"{where}.{name}",
             f"{shown(value)} is not allowed; expected null, a bool, an int or the name of a "
             "dtype such as 'tl.float32'",
         )
+
+
+def is_param_value(value: Any) -> bool:
+    """Whether a parameter may have this value, as :func:`check_param` says."""
+    if isinstance(value, int):  # a bool too
+        return -(2**31) < value < 2**31
+    return value is None or (isinstance(value, str) and bool(_PARAM_TEXT.fullmatch(value)))
 
 
 def check_template_id(value: Any, where: str, fail: Fail) -> str:

@@ -424,20 +424,7 @@ RECORDED: dict[str, Graph] = {
 
 @pytest.mark.parametrize(
     "what",
-    [
-        pytest.param(
-            what,
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=AssertionError,
-                reason="ATen's out_dtype (a torch.dtype) is refused, so ATen is never recorded; "
-                "2.15: so is DOT_PRECISION",
-            )
-            if what in ("scaled_mm", "bmm with out_dtype")
-            else (),
-        )
-        for what in RECORDED
-    ],
+    RECORDED,
 )
 def test_all_that_competes_can_be_recorded(what: str) -> None:
     """A table that must leave one out, ATen above all, would make the second best the answer."""
@@ -460,11 +447,6 @@ def test_all_that_competes_can_be_recorded(what: str) -> None:
     assert refused == []
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="torch offers TMA for a base that is not 16-byte aligned",
-)
 def test_tma_is_not_used_where_the_graph_itself_breaks_the_alignment() -> None:
     """A view at an odd offset inside the graph: autotuning would find out, an entry does not."""
     run = dataclasses.replace(
