@@ -4,7 +4,7 @@ Every sample is a process of its own that compiles a graph which the caches on d
 A GPU is not needed: the graph is a CPU graph, and the process is told that the table's
 device is visible, so that the table takes part in the cache key as it does on a GPU.
 
-    python -m benchmarks.cache_hit --keys 1000000 --rounds 15 --json
+    python benchmarks/cache_hit.py --keys 1000000 --rounds 15 --json
 
 Bar: ``extra_ms`` <= 5.
 """
@@ -12,16 +12,14 @@ Bar: ``extra_ms`` <= 5.
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import click
+from fresh_process import sample
 
 DEVICE = "NVIDIA H200"
 
@@ -66,11 +64,10 @@ def compile_once(table: str | None) -> dict[str, Any]:
     begin = time.perf_counter()
     torch.compile(fn)(x)
     elapsed = (time.perf_counter() - begin) * 1e3
-    found = activation.active_activation()
     hits = (
         counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
     )
-    return {"ms": elapsed, "hits": hits, "enabled": found is not None, "torch": torch.__version__}
+    return {"ms": elapsed, "hits": hits, "torch": torch.__version__}
 
 
 def token_ms(table: str) -> dict[str, Any]:
@@ -93,14 +90,9 @@ def token_ms(table: str) -> dict[str, Any]:
 
 
 def child(caches: str, *arguments: str) -> dict[str, Any]:
-    """Run this file in a fresh process and return what it printed as JSON."""
-    env = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": caches, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    command = [sys.executable, "-m", "benchmarks.cache_hit", "--child", *arguments]
-    ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        raise click.ClickException(ran.stderr[-3000:])
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    """Run this file in a fresh process and return what it measured."""
+    settings = {"TORCHINDUCTOR_CACHE_DIR": caches, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    return sample(__file__, *arguments, **settings)
 
 
 def run(keys: int, rounds: int) -> dict[str, Any]:

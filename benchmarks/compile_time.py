@@ -3,7 +3,7 @@
 Every measurement is a process of its own with cold caches; the four ways alternate for
 several rounds. The table is recorded and built here first, unless one is given.
 
-    python -m benchmarks.compile_time --rounds 5 --json results.json
+    python benchmarks/compile_time.py --rounds 5 --json results.json
 
 Bars: with a table that covers the model, compile time <= 1.10 x default and <= 0.5 x
 autotuning; step time <= 1.00 x autotuning within noise.
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from fresh_process import sample
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -33,9 +34,9 @@ WAYS = ("default", "autotuning", "table", "mega-cache")
 def measure(way: str, tokens: int, layers: int, extra: str | None) -> dict[str, Any]:
     """Compile and time the decoder in this process; ``extra`` is the table or the cache file."""
     import torch
+    from blocks import Decoder, DecoderSizes
 
     import inductor_tables
-    from benchmarks.blocks import Decoder, DecoderSizes
 
     torch.manual_seed(0)
     with torch.device("cuda"):
@@ -106,9 +107,9 @@ def step_times(step: Callable[[], Any], rounds: int = 20, repeats: int = 20) -> 
 def record_dump(directory: str, tokens: int, layers: int) -> dict[str, Any]:
     """Autotune the decoder in this process and record what was measured."""
     import torch
+    from blocks import Decoder, DecoderSizes
 
     import inductor_tables
-    from benchmarks.blocks import Decoder, DecoderSizes
 
     with torch.device("cuda"):
         model = Decoder(DecoderSizes(layers=layers), tokens).to(torch.bfloat16).eval()
@@ -119,28 +120,26 @@ def record_dump(directory: str, tokens: int, layers: int) -> dict[str, Any]:
 
 
 def in_fresh_process(*arguments: str, **environment: str) -> dict[str, Any]:
-    """Run this file with cold caches and return what it printed as JSON."""
+    """Run this file in a process with cold caches and return what it measured."""
     with tempfile.TemporaryDirectory() as caches:
-        env = {
-            **os.environ,
+        cold = {
             "TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor",
             "TRITON_CACHE_DIR": f"{caches}/triton",
-            **environment,
         }
-        command = [sys.executable, "-m", "benchmarks.compile_time", "--child", *arguments]
-        ran = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        raise click.ClickException(f"{' '.join(arguments)} failed:\n{ran.stderr[-4000:]}")
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+        return sample(__file__, *arguments, **cold, **environment)
 
 
 def make_table(folder: Path, tokens: int, layers: int) -> Path:
     """Record the decoder and build a table of its best choices."""
     recorded = in_fresh_process("record", str(folder / "dumps"), str(tokens), str(layers))
     out = folder / "tables"
-    command = [sys.executable, "-m", "build_tools", "build", recorded["path"], "--out", str(out)]
-    subprocess.run([*command, "--table-version", "0", "--topk", "1"], check=True, stdout=sys.stderr)
+    command = [sys.executable, "-m", "build_tools", "build", recorded["path"]]
+    subprocess.run(
+        [*command, "--out", str(out.absolute()), "--table-version", "0", "--topk", "1"],
+        cwd=Path(__file__).parents[1],
+        check=True,
+        stdout=sys.stderr,
+    )
     return out
 
 

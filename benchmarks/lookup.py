@@ -4,7 +4,7 @@ Lowers a decoder on the simulated H200 and, inside its lowering, times both hand
 turn on every op: ours from the key to checked choices, the host's from the key to the
 configurations it found.
 
-    python -m benchmarks.lookup --json
+    python benchmarks/lookup.py --json
 
 Bars: ``lookup_us_p50`` <= 60 and ``ratio_to_host`` <= 1.2.
 """
@@ -21,13 +21,14 @@ from unittest import mock
 
 import click
 import torch
+from blocks import Decoder, DecoderSizes
 from rich.console import Console
 from rich.table import Table
 from torch._inductor import config as inductor
 from torch._inductor.lookup_table import LookupTableChoices
 
 import inductor_tables
-from benchmarks.blocks import Decoder, DecoderSizes
+from inductor_tables.activation import active_activation
 from inductor_tables.handler import TableChoices
 from inductor_tables.simulation import simulate
 
@@ -73,6 +74,8 @@ class Probe:
 
     def __call__(self, handler: TableChoices, kernel_inputs: Any, templates: Any, op: str) -> None:
         """Time a look-up of this op ``repeats`` times with each handler, in turn."""
+        activation = active_activation()
+        assert activation is not None
         host = LookupTableChoices()
         key = handler.make_lookup_key(kernel_inputs, op, True)
         if key not in self.table:
@@ -85,7 +88,7 @@ class Probe:
         def ours() -> None:
             found = handler.lookup_template_configs(kernel_inputs, op, uids, hashes)
             offered = {uid: iter([bases[uid]]) for uid in found}
-            assert handler._choices_of(found, offered, kernel_inputs, key)
+            assert handler._choices_of(activation, found, offered, kernel_inputs, key)
 
         def hosts() -> None:
             assert host.lookup_template_configs(kernel_inputs, op, uids, hashes)

@@ -18,8 +18,6 @@ import math
 import platform
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -27,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from fresh_process import sample
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -209,14 +208,7 @@ def look_up(table: Any, keys: list[str]) -> list[float]:
 
 def in_a_process(what: str, *arguments: object) -> dict[str, Any]:
     """Run ``write`` or ``read`` in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", what, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    return sample(__file__, what, *map(str, arguments))
 
 
 def measure(keys: int, rounds: int) -> dict[str, Any]:

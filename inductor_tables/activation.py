@@ -47,7 +47,6 @@ class Activation:
         self._lock = threading.RLock()
         self._by_arch: dict[str, tuple[Candidate, ...]] = {}
         self._overlays: tuple[Candidate, ...] | None = None
-        self._announced: set[str] = set()
         self._token: tuple[object, str] | None = None
         _activations.add(self)
 
@@ -158,20 +157,16 @@ class Activation:
         from inductor_tables.resources import packaged_candidates
 
         found = list(self._user_candidates())
-        packaged = packaged_candidates(host.installed_series(), arch)
-        while True:
-            try:
-                candidate = next(packaged, None)
-            except InvalidTableError as error:
-                self.report(f"{error}; the table is not used, reinstall inductor-tables")
-                break
-            if candidate is None:
-                break
-            if self.version is None or self.version.contains(
-                candidate.table.header.table_version, prereleases=True
-            ):
-                found.append(candidate)
+        try:
+            for candidate in packaged_candidates(host.installed_series(), arch):
+                if self._is_wanted(candidate.table.header.table_version):
+                    found.append(candidate)
+        except InvalidTableError as error:
+            self.report(f"{error}; the table is not used, reinstall inductor-tables")
         return tuple(found)
+
+    def _is_wanted(self, table_version: str) -> bool:
+        return self.version is None or self.version.contains(table_version, prereleases=True)
 
     def _user_candidates(self) -> tuple[Candidate, ...]:
         if self._overlays is None:
@@ -451,6 +446,9 @@ def _sync_hooks() -> None:
     elif not wanted and _hooks is not None:
         for hook in _hooks:
             hook.uninstall()
+        handler = sys.modules.get("inductor_tables.handler")
+        if handler is not None:
+            host.discard_preprocessing_fn(handler.keep_table_choices)
         _hooks = None
 
 

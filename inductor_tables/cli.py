@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import wraps
-from importlib.resources import files
 from typing import Any, Final, ParamSpec, TypeVar
 
 import click
@@ -17,7 +16,6 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from inductor_tables import __version__, config, host, resources
-from inductor_tables.arch import ArchFolder
 from inductor_tables.errors import InductorTablesError, InvalidKeyError, UnsupportedTorchError
 from inductor_tables.keys import ParsedKey, TensorKey, parse_key
 from inductor_tables.parameters import TUNING
@@ -187,12 +185,8 @@ def _status(series: TorchSeries) -> dict[str, Any]:
             }
             for index, arch in enumerate(host.visible_archs())
         ],
-        "settings": {name: getattr(config, name) for name in _setting_names()},
+        "settings": {name: getattr(config, name) for name in config.NAMES},
     }
-
-
-def _setting_names() -> list[str]:
-    return [name for name in config.__annotations__ if name.islower() and name[0] != "_"]
 
 
 def _devices_grid(devices: Sequence[Mapping[str, Any]]) -> Grid:
@@ -222,18 +216,16 @@ def _settings_grid(settings: Mapping[str, Any]) -> Grid:
 @_errors_for_people
 def list_command(as_json: bool) -> None:
     """List the packaged tables."""
-    found = [_listed(*one) for one in resources.packaged_tables()]
+    found = [
+        {"folder": folder, **_table_data(table), "bytes": table.size}
+        for _, folder, table in resources.packaged_tables()
+    ]
     if as_json:
         _print_json(found)
     elif found:
         _console().print(_list_grid(found))
     else:
         click.echo("no tables are packaged")
-
-
-def _listed(series: TorchSeries, folder: ArchFolder, table: Table) -> dict[str, Any]:
-    resource = files(resources.PACKAGE) / series / folder / resources.TABLE_FILE
-    return {"folder": folder, **_table_data(table), "bytes": len(resource.read_bytes())}
 
 
 def _table_data(table: Table) -> dict[str, Any]:

@@ -74,6 +74,9 @@ _SETTINGS: Final[Mapping[str, _Setting]] = {
     "trusted_paths": _Setting((), (tuple,), "a tuple of paths as str"),
 }
 
+NAMES: Final = tuple(_SETTINGS)
+"""The names of all settings."""
+
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 

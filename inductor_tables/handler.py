@@ -219,7 +219,9 @@ class TableChoices(LookupTableChoices):
             found = self.lookup_template_configs(kernel_inputs, op_name, list(hashes), hashes)
             if found and op.keys == (None, None):  # the user's own table, the host's own rules
                 return self._host_choices(found, templates, kernel_inputs, op_name, op)
-            chosen = self._choices_of(found, template_choices, kernel_inputs, op.source[1])
+            chosen = self._choices_of(
+                activation, found, template_choices, kernel_inputs, op.source[1]
+            )
             op.hit = op.keys if chosen else op.hit
         except NoTableError:  # strict: the user asked for it
             raise
@@ -246,6 +248,7 @@ class TableChoices(LookupTableChoices):
 
     def _choices_of(
         self,
+        activation: Activation,
         found: dict[str, list[dict[str, Any]]],
         template_choices: dict[str, Iterator[Any]],
         kernel_inputs: Any,
@@ -257,7 +260,6 @@ class TableChoices(LookupTableChoices):
         out_dtype, fast accumulation) and takes from an entry only what is a table's to
         decide, the same on every version (2.10 and 2.11 replace all parameters).
         """
-        activation = active_activation()
         resource, _ = _current_op().source
         chosen: list[Any] = []
         if not found:
@@ -267,9 +269,8 @@ class TableChoices(LookupTableChoices):
             offered = template_choices[template_id]
             base = next(offered, None)
             if base is None:
-                if activation is not None:
-                    reason = f"{template_id}: the host has no configuration of it for this graph"
-                    activation.statistics.dropped(reason, key)
+                reason = f"{template_id}: the host has no configuration of it for this graph"
+                activation.statistics.dropped(reason, key)
                 continue
             template_choices[template_id] = itertools.chain([base], offered)
             for plain in entries:
@@ -277,7 +278,7 @@ class TableChoices(LookupTableChoices):
                 if not isinstance(ktc, str):
                     recovery.note(resource, key, ktc.annotations[host.TABLE_ANNOTATION])
                     chosen.append(ktc)
-                elif activation is not None:
+                else:
                     activation.statistics.dropped(f"{template_id}: {ktc}", key)
         return chosen
 

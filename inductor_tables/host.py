@@ -12,16 +12,13 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from inductor_tables._imports import forget_when_imported, when_imported
 from inductor_tables.errors import UnsupportedTorchError
 from inductor_tables.limits import Device, Product
 from inductor_tables.parameters import recordable
 from inductor_tables.versions import OLDEST_SERIES, TorchSeries, series_order, torch_series
-
-if TYPE_CHECKING:
-    pass
 
 VIRTUALIZED = "torch._inductor.virtualized"
 CODECACHE = "torch._inductor.codecache"

@@ -63,7 +63,7 @@ class Product:
     output_size: int
     divides_k: Callable[[int], bool]
     less_than_k: Callable[[int], bool]
-    aligned: bool = True
+    aligned: bool
 
 
 def problem(

@@ -67,12 +67,11 @@ def packaged_tables() -> Iterator[tuple[TorchSeries, ArchFolder, Table]]:
         InvalidTableError: a packaged table is damaged.
     """
     root = files(PACKAGE)
-    series_folders = (f.name for f in root.iterdir() if f.is_dir() and f.name[:1].isdigit())
-    for series in sorted(series_folders, key=series_order):
+    for series in packaged_series():
         for folder in sorted(f.name for f in root.joinpath(series).iterdir() if f.is_dir()):
-            table = _packaged(TorchSeries(series), ArchFolder(folder))
+            table = _packaged(series, ArchFolder(folder))
             if table is not None:
-                yield TorchSeries(series), ArchFolder(folder), table
+                yield series, ArchFolder(folder), table
 
 
 def packaged_series() -> tuple[TorchSeries, ...]:

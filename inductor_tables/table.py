@@ -108,6 +108,7 @@ class Table:
         resource: where it came from, for messages.
         header: what it says of itself.
         digest: hex of the root digest; two tables with one digest are the same bytes.
+        size: bytes of the whole table.
     """
 
     def __init__(self, data: Buffer, resource: str) -> None:
@@ -118,10 +119,11 @@ class Table:
                 changed; the message names ``resource`` and the place.
         """
         self.resource = resource
+        self.size = len(data)
         root, header, index, self._records_at = _frame(data, self._fail)
         if blake2b(header + index, digest_size=32).digest() != root:
             self._fail("header", "the root digest does not match: the file was changed or damaged")
-        size = len(data) - self._records_at
+        size = self.size - self._records_at
         end = _END.unpack_from(index, len(index) - _INDEX_ITEM)[0] if index else 0
         if end != size:
             self._fail("records", f"{size} bytes, but the last record ends at {end}")

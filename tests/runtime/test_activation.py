@@ -23,7 +23,7 @@ from inductor_tables.errors import (
     NoTableError,
     UnsupportedTorchError,
 )
-from inductor_tables.handler import TableChoices
+from inductor_tables.handler import TableChoices, keep_table_choices
 from inductor_tables.schema import Config, Entry, Source
 from inductor_tables.table import write_table
 
@@ -53,6 +53,19 @@ def test_enable_and_disable() -> None:
     assert not inductor_tables.is_enabled()
     assert type(V.choices) is InductorChoices
     inductor_tables.disable()
+
+
+def test_disable_takes_the_filter_of_choices_away() -> None:
+    """What look-ups put into the host's selector is gone afterwards."""
+    from torch._inductor.select_algorithm import get_algorithm_selector_cache
+
+    filters = get_algorithm_selector_cache().preprocessing_fns
+    before = list(filters)
+    inductor_tables.enable(ATEN)
+    host.ensure_preprocessing_fn(keep_table_choices)
+    assert filters == [*before, keep_table_choices]
+    inductor_tables.disable()
+    assert filters == before
 
 
 def test_enable_is_idempotent() -> None:

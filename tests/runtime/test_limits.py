@@ -35,7 +35,14 @@ AMPERE = replace(HOPPER, shared_memory=166_912, capability=(8, 0))
 MI300 = replace(
     HOPPER, shared_memory=65_536, warp_size=64, capability=(9, 4), hip=True
 )  # gfx942, which says (9, 4) of itself
-BF16 = Product(element_size=2, output_size=2, divides_k=lambda _: True, less_than_k=lambda _: True)
+BF16 = Product(
+    element_size=2,
+    output_size=2,
+    divides_k=lambda _: True,
+    less_than_k=lambda _: True,
+    aligned=True,
+)
+UNALIGNED = replace(BF16, aligned=False)
 FP8 = replace(BF16, element_size=1)
 FP32 = replace(BF16, element_size=4, output_size=4)
 
@@ -114,6 +121,14 @@ def params(m: int, n: int, k: int, stages: int, warps: int, **others: Any) -> di
             "num_warps=2 is not safe with TMA",
         ),
         (HOPPER, "triton::mm_persistent_tma", params(64, 64, 64, 3, 1), BF16, None),
+        (HOPPER, "triton::mm", params(64, 64, 64, 3, 4), UNALIGNED, None),
+        (
+            HOPPER,
+            "triton::mm_persistent_tma",
+            params(64, 64, 64, 3, 4),
+            UNALIGNED,
+            "an operand does not begin at a multiple of 16 B for certain",
+        ),
         (
             HOPPER,
             "triton::blackwell_ws_persistent_device_tma",
