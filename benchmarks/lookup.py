@@ -28,7 +28,6 @@ from torch._inductor import config as inductor
 from torch._inductor.lookup_table import LookupTableChoices
 
 import inductor_tables
-from inductor_tables.activation import active_activation
 from inductor_tables.handler import TableChoices
 from inductor_tables.simulation import simulate
 
@@ -74,8 +73,6 @@ class Probe:
 
     def __call__(self, handler: TableChoices, kernel_inputs: Any, templates: Any, op: str) -> None:
         """Time a look-up of this op ``repeats`` times with each handler, in turn."""
-        activation = active_activation()
-        assert activation is not None
         host = LookupTableChoices()
         key = handler.make_lookup_key(kernel_inputs, op, True)
         if key not in self.table:
@@ -88,7 +85,7 @@ class Probe:
         def ours() -> None:
             found = handler.lookup_template_configs(kernel_inputs, op, uids, hashes)
             offered = {uid: iter([bases[uid]]) for uid in found}
-            assert handler._choices_of(activation, found, offered, kernel_inputs, key)
+            assert handler._choices_of(found, offered, kernel_inputs)
 
         def hosts() -> None:
             assert host.lookup_template_configs(kernel_inputs, op, uids, hashes)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from inductor_tables import __version__, config, host, recovery
+from inductor_tables.decisions import Decision, decisions_to, tell
 from inductor_tables.errors import (
     ForeignHandlerError,
     InductorTablesError,
     InvalidTableError,
     NoTableError,
 )
-from inductor_tables.report import Statistics, Status, TableStatus
+from inductor_tables.report import Statistics, Status, TableStatus, described
 from inductor_tables.versions import NEWEST_KNOWN_SERIES, TorchSeries, series_order
 
 if TYPE_CHECKING:
@@ -126,6 +127,32 @@ class Activation:
             self._token = None
         self.report(f"{error}; the table is no longer used")
 
+    def decided(self, decision: Decision) -> None:
+        """Count, log and pass on what was decided for one op."""
+        new = self.statistics.decided(decision)
+        host.count(f"inductor_tables_{decision.outcome}")
+        tell(decision)
+        if config.record_misses and decision.outcome != "hit":
+            from inductor_tables import misses
+
+            misses.note(decision)
+        if new and log.isEnabledFor(logging.INFO):
+            level = logging.DEBUG if decision.outcome == "hit" else logging.INFO
+            log.log(level, "%s", "\n".join(described(self.explained(decision, 1))))
+
+    def explained(self, decision: Decision, count: int) -> dict[str, Any]:
+        """Return a decision as a dict with its count and, for a miss, what comes near."""
+        found = {**decision.as_dict(), "count": count}
+        if decision.outcome == "miss":
+            from inductor_tables.analysis.nearest import advice, nearest
+
+            arch = decision.key.partition("+")[0]
+            tables = [c.table for c in self._by_arch.get(arch, ())]
+            neighbours = nearest(decision.key, tables)
+            found["nearest"] = [f"{n.key}: {'; '.join(n.differences)}" for n in neighbours]
+            found["advice"] = advice(decision.key, neighbours)
+        return found
+
     def report(self, problem: str) -> None:
         """Keep a problem for ``status()`` and warn about it once."""
         if self.statistics.problem(problem):
@@ -133,8 +160,12 @@ class Activation:
 
     def swallow(self, error: Exception, what: str) -> None:
         """Report an error that must not end the user's compile; the trace goes to debug."""
-        self.report(f"{what} ({type(error).__name__}: {error}); stock choices are used")
+        self.report(f"{what} ({type(error).__name__}: {error}); the compilation goes on")
         log.debug("%s", what, exc_info=error)
+
+    def gemms(self) -> list[dict[str, Any]]:
+        """Return :meth:`explained` of every key looked up."""
+        return [self.explained(*found) for found in self.statistics.decisions()]
 
     def devices(self) -> dict[str, list[TableStatus]]:
         """Return, for every arch looked up so far, the tables that serve it."""
@@ -292,7 +323,8 @@ class Handle:
 _lock = threading.RLock()
 _current: Activation | None = None
 _observers = 0
-_hooks: tuple[host.HandlerHook, host.CacheKeyHook, host.CompileHook] | None = None
+_hooks: list[Any] | None = None
+_lacks: str | None = None
 _activations: WeakSet[Activation] = WeakSet()
 
 
@@ -373,8 +405,13 @@ def is_enabled() -> bool:
     return _current is not None
 
 
-def status() -> Status:
-    """Return what is enabled, which tables serve which device, and what they were asked."""
+def status(*, verbose: bool = False) -> Status:
+    """Return what is enabled, which tables serve which device, and what they were asked.
+
+    Args:
+        verbose: also say for every key what was decided, where in the model it comes from,
+            and for a miss which keys come near (``Status.gemms``). Reads the tables' keys.
+    """
     activation = _current
     torch = host.loaded_torch()
     if activation is None:
@@ -386,6 +423,7 @@ def status() -> Status:
         version=None if activation.version is None else str(activation.version),
         digest=_known_digest(activation),
         devices=activation.devices(),
+        gemms=activation.gemms() if verbose else [],
         **activation.statistics.snapshot(),
     )
 
@@ -405,7 +443,7 @@ def current_activation() -> Activation | None:
 
 def active_activation() -> Activation | None:
     """Return what look-ups are made in, None where none are to be made."""
-    return _current if config.active else None
+    return _current if config.active and _lacks is None else None
 
 
 @contextlib.contextmanager
@@ -436,12 +474,12 @@ def _sync_hooks() -> None:
     global _hooks  # noqa: PLW0603 - the switch is the process's
     wanted = _current is not None or _observers > 0
     if wanted and _hooks is None:
-        _hooks = (
-            host.HandlerHook(_compose),
-            host.CacheKeyHook(_cache_token),
+        _hooks = [
+            host.HandlerHook(_compose, _go_by_the_registry),
+            host.CacheKeyHook(_cache_token, _go_by_the_registry),
             host.CompileHook(_compile),
-        )
-        for hook in _hooks:
+        ]
+        for hook in tuple(_hooks):
             hook.install()
     elif not wanted and _hooks is not None:
         for hook in _hooks:
@@ -450,6 +488,31 @@ def _sync_hooks() -> None:
         if handler is not None:
             host.discard_preprocessing_fn(handler.keep_table_choices)
         _hooks = None
+
+
+def _go_by_the_registry(name: str) -> None:
+    """Where a newer torch lacks a private name, do with what its registry promises."""
+    log.info("torch %s has no %s; tables go by its registry of choices", host.loaded_torch(), name)
+    if _hooks is not None and not any(isinstance(h, host.RegistryHook) for h in _hooks):
+        registry = host.RegistryHook(_table_choices, _give_up)
+        _hooks.append(registry)
+        registry.install()
+
+
+def _give_up(name: str) -> None:
+    global _lacks  # noqa: PLW0603 - of the torch of this process
+    _lacks = name
+    if _current is not None:
+        _current.report(
+            f"torch {host.loaded_torch()} has no {name}, which this release of inductor-tables "
+            "needs; no table is used, torch.compile works as without: upgrade inductor-tables"
+        )
+
+
+def _table_choices() -> Any:
+    from inductor_tables.handler import TableChoices
+
+    return TableChoices()
 
 
 def _cache_token() -> str | None:
@@ -467,9 +530,17 @@ def _cache_token() -> str | None:
 
 def _compile(graph: host.GraphCompile) -> Any:
     activation = active_activation()
-    if activation is None or _cache_token() is None:
+    if activation is None:
         return graph.stock()
-    return recovery.compile_or_recover(graph, activation.report)
+    decided: list[Decision] = []
+    with decisions_to(decided.append):
+        try:
+            if _cache_token() is None:
+                return graph.stock()
+            return recovery.compile_or_recover(graph, activation.report)
+        finally:
+            if decided:
+                host.trace("inductor_tables", lambda: [d.as_dict() for d in decided])
 
 
 def _compose(handler: Any) -> Any:

@@ -45,6 +45,9 @@ record_template_hash: bool = True
 record_with_device_key: bool = True
 """Whether recorded keys carry the device's gcnArchName."""
 
+record_misses: bool = False
+"""Whether keys that no table answers are noted, as problems to tune (``recorder_record_dir``)."""
+
 trusted_paths: tuple[str, ...] = ()
 """Files and directories that ``enable`` reads tables from although others may write there.
 
@@ -71,6 +74,7 @@ _SETTINGS: Final[Mapping[str, _Setting]] = {
     "recorder_topk": _Setting(None, (int, type(None)), "an int, or None"),
     "record_template_hash": _Setting(True, (bool,), "a bool"),
     "record_with_device_key": _Setting(True, (bool,), "a bool"),
+    "record_misses": _Setting(False, (bool,), "a bool"),
     "trusted_paths": _Setting((), (tuple,), "a tuple of paths as str"),
 }
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,17 +45,18 @@ class Decision:
     """What was decided for one op.
 
     Attributes:
-        op_name: as in the key, such as ``addmm``.
+        outcome: whether a table's kernel is used, and if not, why not.
         key: the device-specific lookup key that decided: the one that hit, else the last
             that the op asked under.
         table: name of the resource that holds the key, None where none does.
         table_key: the key as the table has it (it may lack the device).
         entries: the entries that are used, in the table's order; several are autotuned among.
+            Empty for a hit in the table that the user set in torch's own config.
         dropped: the entries that are not used.
         origin: where the op comes from.
     """
 
-    op_name: str
+    outcome: Outcome
     key: str
     table: str | None
     table_key: str | None
@@ -60,19 +64,11 @@ class Decision:
     dropped: tuple[Dropped, ...]
     origin: Origin
 
-    @property
-    def outcome(self) -> Outcome:
-        """Whether a table's kernel is used, and if not, why not."""
-        if self.entries:
-            return "hit"
-        return "dropped" if self.dropped else "miss"
-
     def as_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, texts and numbers."""
         return {
-            "op_name": self.op_name,
-            "key": self.key,
             "outcome": self.outcome,
+            "key": self.key,
             "table": self.table,
             "table_key": self.table_key,
             "entries": [{**e.config.plain, "time_us": e.time_us} for e in self.entries],
@@ -80,3 +76,29 @@ class Decision:
             "module": self.origin.module,
             "line": self.origin.line,
         }
+
+
+class _Listeners(threading.local):
+    """Who is told of the decisions that this thread makes."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[Decision], None]] = []
+
+
+_LISTENERS = _Listeners()
+
+
+@contextlib.contextmanager
+def decisions_to(callback: Callable[[Decision], None]) -> Iterator[None]:
+    """Give every decision that this thread makes meanwhile to ``callback``, as it is made."""
+    _LISTENERS.callbacks.append(callback)
+    try:
+        yield
+    finally:
+        _LISTENERS.callbacks.remove(callback)
+
+
+def tell(decision: Decision) -> None:
+    """Give a decision to all who asked for those of this thread."""
+    for callback in tuple(_LISTENERS.callbacks):
+        callback(decision)

@@ -8,21 +8,29 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from torch._inductor.choices import InductorChoices
 from torch._inductor.lookup_table import LookupTableChoices
 
 from inductor_tables import config, host, limits, recovery
 from inductor_tables.activation import Activation, active_activation
+from inductor_tables.decisions import Decision, Dropped, Outcome
 from inductor_tables.errors import ForeignHandlerError, InvalidTableError, NoTableError
 from inductor_tables.parameters import merge
 from inductor_tables.resources import Candidate
-from inductor_tables.schema import Config, Entry
+from inductor_tables.schema import NOT_PARAMS, Config, Entry, Source
 
 Keys = tuple[str | None, str | None]
 """The device-specific and the device-agnostic lookup key of an op."""
+
+USERS_TABLE: Final = "torch._inductor.config.lookup_table.table"
+"""What stands for a table's name where the user set the host's own."""
+
+
+_DEEPEST: Final = 8
+"""How deep graphs are lowered within graphs at most."""
 
 
 @dataclass
@@ -35,6 +43,29 @@ class _Op:
     """The table that was found to hold the op, and the key that it holds it under."""
     hit: Keys | None = None
     answered: bool = False
+    dropped: list[Dropped] = field(default_factory=list)
+    outer: _Op | None = None
+    """The op of the graph that lowers this one's graph, a choice of that op."""
+    depth: int = 0
+
+    def drop(self, template_id: str, reason: str) -> None:
+        """Note an entry that is not used."""
+        self.dropped.append(Dropped(template_id=template_id, reason=reason))
+
+
+@dataclass(frozen=True)
+class _Served:
+    """What a choice of ours says of itself: the entry, its table, the key there."""
+
+    entry: Entry
+    resource: str
+    key: str
+
+
+class _Plain(dict[str, Any]):
+    """An entry in the host's plain form that knows the entry."""
+
+    entry: Entry
 
 
 class _State(threading.local):
@@ -91,7 +122,7 @@ class TableChoices(LookupTableChoices):
             op.answered = op.answered or op.hit is not None
             op.hit = op.hit or before
             return choices
-        activation.statistics.dropped("the template could not be rendered", op.hit[0] or "")
+        op.drop("all templates", "the template could not be rendered")
         op.hit = before
         return _looking_away(call, kernel_inputs, templates, op_name, kwarg_overrides)
 
@@ -100,7 +131,8 @@ class TableChoices(LookupTableChoices):
         if type(self).make_lookup_key is not LookupTableChoices.make_lookup_key:
             keys: Keys = super().make_lookup_key_variants(kernel_inputs, op_name)
             return keys
-        agnostic = self.make_lookup_key(kernel_inputs, op_name, include_device=False)
+        hinted = host.hinted(kernel_inputs)
+        agnostic = self.make_lookup_key(hinted, op_name, include_device=False)
         if agnostic is None:
             return None, None
         return f"{self._get_device_key(kernel_inputs.device())}+{agnostic}", agnostic
@@ -130,40 +162,41 @@ class TableChoices(LookupTableChoices):
         op = _current_op()
         op.keys = self.make_lookup_key_variants(kernel_inputs, op_name)
         entries, op.source = _matches(activation, arch, op.keys)
-        _, key = op.source
         for entry in entries:
-            if self._usable(entry, key, template_uids, template_hash_map or {}, activation):
-                plain = dict(entry.config.plain)
-                found.setdefault(str(plain.pop("template_id")), []).append(plain)
+            template_id = entry.config.template_id
+            reason = self._unusable(entry, op.source[1], template_uids, template_hash_map or {})
+            if reason is not None:
+                op.drop(template_id, reason)
+                continue
+            plain = _Plain(entry.config.plain)
+            plain.entry = entry
+            del plain["template_id"]
+            found.setdefault(template_id, []).append(plain)
         return found
 
-    def _usable(
+    def _unusable(
         self,
         entry: Entry,
         key: str,
         template_uids: Sequence[str],
         hashes: dict[str, str | None],
-        activation: Activation,
-    ) -> bool:
+    ) -> str | None:
+        """Return why an entry is not to be used, None if it is."""
         template_id, recorded = entry.config.template_id, entry.config.template_hash
         installed = hashes.get(template_id)
         failure = recovery.failure_of(key, entry.config)
         if failure is not None:
-            reason = f"{template_id} failed in this process: {failure}"
-        elif template_id not in template_uids:
-            reason = f"{template_id} is not offered here (is max_autotune_gemm on?)"
-        elif config.check_src_hash and recorded and installed and recorded != installed:
-            reason = (
-                f"{template_id} has changed: recorded {recorded[:12]}, installed {installed[:12]}"
-            )
-        elif config.check_src_hash and not self._entry_is_valid(
-            dict(entry.config.plain), template_id, hashes
-        ):
-            reason = f"{template_id} is refused by _entry_is_valid"
-        else:
-            return True
-        activation.statistics.dropped(reason, key)
-        return False
+            return f"failed in this process: {failure}"
+        if template_id not in template_uids:
+            return "not offered here (is max_autotune_gemm on?)"
+        if not config.check_src_hash:
+            return None
+        if recorded and installed and recorded != installed:
+            return f"the template has changed: recorded {recorded[:12]}, installed {installed[:12]}"
+        if type(self)._entry_is_valid is LookupTableChoices._entry_is_valid:
+            return None  # it would compare the hashes once more
+        valid = self._entry_is_valid(dict(entry.config.plain), template_id, hashes)
+        return None if valid else "refused by _entry_is_valid"
 
     def _finalize_template_configs(
         self,
@@ -219,9 +252,7 @@ class TableChoices(LookupTableChoices):
             found = self.lookup_template_configs(kernel_inputs, op_name, list(hashes), hashes)
             if found and op.keys == (None, None):  # the user's own table, the host's own rules
                 return self._host_choices(found, templates, kernel_inputs, op_name, op)
-            chosen = self._choices_of(
-                activation, found, template_choices, kernel_inputs, op.source[1]
-            )
+            chosen = self._choices_of(found, template_choices, kernel_inputs)
             op.hit = op.keys if chosen else op.hit
         except NoTableError:  # strict: the user asked for it
             raise
@@ -241,18 +272,16 @@ class TableChoices(LookupTableChoices):
         """Make the choices of ``config.lookup_table.table`` exactly as the host does."""
         chosen = list(self._create_lookup_choices(found, templates, kernel_inputs, op_name))
         for ktc in chosen:
-            ktc.annotations[host.TABLE_ANNOTATION] = "torch._inductor.config.lookup_table.table"
+            ktc.annotations[host.TABLE_ANNOTATION] = USERS_TABLE
         op.keys = self.make_lookup_key_variants(kernel_inputs, op_name)
         op.hit = op.keys if chosen else op.hit
         return chosen
 
     def _choices_of(
         self,
-        activation: Activation,
         found: dict[str, list[dict[str, Any]]],
         template_choices: dict[str, Iterator[Any]],
         kernel_inputs: Any,
-        key: str,
     ) -> list[Any]:
         """Make the choices that entries stand for; what cannot run here is dropped.
 
@@ -260,7 +289,8 @@ class TableChoices(LookupTableChoices):
         out_dtype, fast accumulation) and takes from an entry only what is a table's to
         decide, the same on every version (2.10 and 2.11 replace all parameters).
         """
-        resource, _ = _current_op().source
+        op = _current_op()
+        resource, key = op.source
         chosen: list[Any] = []
         if not found:
             return chosen
@@ -269,38 +299,43 @@ class TableChoices(LookupTableChoices):
             offered = template_choices[template_id]
             base = next(offered, None)
             if base is None:
-                reason = f"{template_id}: the host has no configuration of it for this graph"
-                activation.statistics.dropped(reason, key)
+                op.drop(template_id, "the host has no configuration of it for this graph")
                 continue
             template_choices[template_id] = itertools.chain([base], offered)
             for plain in entries:
-                ktc = _with_entry(base, template_id, plain, place)
-                if not isinstance(ktc, str):
-                    recovery.note(resource, key, ktc.annotations[host.TABLE_ANNOTATION])
-                    chosen.append(ktc)
-                else:
-                    activation.statistics.dropped(f"{template_id}: {ktc}", key)
+                entry = self._entry_of(template_id, plain)
+                ktc = _with_entry(base, entry.config, place)
+                if isinstance(ktc, str):
+                    op.drop(template_id, ktc)
+                    continue
+                ktc.annotations[host.TABLE_ANNOTATION] = _Served(entry, resource, key)
+                recovery.note(resource, key, entry.config)
+                chosen.append(ktc)
         return chosen
 
+    def _entry_of(self, template_id: str, plain: dict[str, Any]) -> Entry:
+        """Return the entry of a plain one that ``lookup_template_configs`` gave.
 
-def _with_entry(
-    base: Any, template_id: str, plain: dict[str, Any], place: tuple[limits.Product, limits.Device]
-) -> Any:
+        A subclass may have made or changed it, which leaves nothing recorded of it.
+        """
+        own = type(self).lookup_template_configs is TableChoices.lookup_template_configs
+        if own and isinstance(plain, _Plain):
+            return plain.entry
+        params = tuple(sorted((n, v) for n, v in plain.items() if n not in NOT_PARAMS))
+        template_hash = plain.get("template_hash")
+        made = Config(template_id=template_id, template_hash=template_hash, params=params)
+        return Entry(config=made, time_ns=None, source=Source(dump_digest=""))
+
+
+def _with_entry(base: Any, entry: Config, place: tuple[limits.Product, limits.Device]) -> Any:
     """Return ``base`` with an entry's parameters, or why the entry cannot run here."""
-    template_hash = plain.pop("template_hash", None)
-    entry = Config(
-        template_id=template_id, template_hash=template_hash, params=tuple(sorted(plain.items()))
-    )
     product, device = place
     params = merge(entry, base.params.to_kwargs(), product.divides_k)
     if isinstance(params, str):
         return params
+    template_id = entry.template_id
     problem = limits.problem(template_id, {**base.extra_kwargs, **params}, product, device)
-    if problem is not None:
-        return problem
-    ktc = host.with_params(base, params)
-    ktc.annotations[host.TABLE_ANNOTATION] = entry
-    return ktc
+    return host.with_params(base, params) if problem is None else problem
 
 
 def _matches(
@@ -329,30 +364,66 @@ def _key_forms(candidate: Candidate, keys: Keys) -> list[str]:
 
 
 def keep_table_choices(choices: list[Any]) -> list[Any]:
-    """Keep a table's choices alone where an op has any, and count the op.
+    """Keep a table's choices alone where an op has any, and tell what was decided.
 
     The host calls it with all choices of an op, whichever of its calls of the handler
     they came from, right before it would autotune (``AlgorithmSelectorCache.__call__``).
     """
-    op, _STATE.op = _STATE.op, None
-    from_table = [c for c in choices if _annotated(c)]
+    from_table = [c for c in choices if _annotation(c) is not None]
     activation = active_activation()
     if activation is None:
         return choices
-    if op is not None and op.keys[0] is not None:
-        activation.statistics.op(hit=bool(from_table), key=(op.hit or op.keys)[0] or "")
+    op = _STATE.op
+    if op is not None and op.identity == host.current_op():
+        _STATE.op = op.outer
+        if op.keys[0] is not None:
+            _tell(activation, op, [_annotation(choice) for choice in from_table])
     return from_table or choices
 
 
-def _annotated(choice: Any) -> bool:
-    return host.TABLE_ANNOTATION in getattr(choice, "annotations", {})
+def _tell(activation: Activation, op: _Op, annotations: Sequence[Any]) -> None:
+    try:
+        activation.decided(_decision(op, annotations))
+    except Exception as error:  # noqa: BLE001 - what is said of an op never ends the compile
+        activation.swallow(error, "what was decided could not be told")
+
+
+def _decision(op: _Op, annotations: Sequence[Any]) -> Decision:
+    served = [found for found in annotations if isinstance(found, _Served)]
+    table, table_key = (served[0].resource, served[0].key) if served else op.source
+    if annotations and not served:
+        table, table_key = USERS_TABLE, ""
+    outcome: Outcome = "hit" if annotations else "dropped" if op.dropped else "miss"
+    return Decision(
+        key=(op.hit or op.keys)[0] or "",
+        outcome=outcome,
+        table=table or None,
+        table_key=table_key or None,
+        entries=tuple(found.entry for found in served),
+        dropped=tuple(op.dropped),
+        origin=host.current_origin(),
+    )
+
+
+def _annotation(choice: Any) -> Any:
+    return getattr(choice, "annotations", {}).get(host.TABLE_ANNOTATION)
 
 
 def _current_op() -> _Op:
-    identity = host.current_op()
-    if _STATE.op is None or _STATE.op.identity != identity:
-        _STATE.op = _Op(identity)
-    return _STATE.op
+    """Return the op that is being lowered; a choice of it may be a graph with ops."""
+    op, identity = _STATE.op, host.current_op()
+    if op is None or op.identity != identity:
+        graph, _ = identity
+        outer = op
+        while outer is not None and outer.identity[0] != graph:
+            outer = outer.outer
+        # In one graph ops follow each other: one that nothing was decided for is over.
+        outer = op if outer is None else outer.outer
+        depth = 0 if outer is None else outer.depth + 1
+        if depth > _DEEPEST:  # no host nests so: graphs that ended in an error are left over
+            outer, depth = None, 0
+        _STATE.op = op = _Op(identity, outer=outer, depth=depth)
+    return op
 
 
 def _looking_away(call: Callable[..., list[Any]], *args: Any) -> list[Any]:

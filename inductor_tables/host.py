@@ -7,6 +7,8 @@ Importing it imports no torch. Facts about the host are from the sources of torc
 from __future__ import annotations
 
 import functools
+import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -15,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from inductor_tables._imports import forget_when_imported, when_imported
+from inductor_tables.decisions import Origin
 from inductor_tables.errors import UnsupportedTorchError
 from inductor_tables.limits import Device, Product
 from inductor_tables.parameters import recordable
@@ -24,6 +27,10 @@ VIRTUALIZED = "torch._inductor.virtualized"
 CODECACHE = "torch._inductor.codecache"
 COMPILE_FX = "torch._inductor.compile_fx"
 SELECT_ALGORITHM = "torch._inductor.select_algorithm"
+CHOICES = "torch._inductor.choices"
+
+Lacking = Callable[[str], None]
+"""Told the dotted name of a private part that this torch does not have."""
 
 KEYS_ANNOTATION = "inductor_tables.keys"
 """On a KernelTemplateChoice: the (device, agnostic) keys its op was looked up under."""
@@ -94,8 +101,9 @@ class HandlerHook:
     (``torch/_inductor/virtualized.py``), which this shadows with an instance attribute.
     """
 
-    def __init__(self, compose: Callable[[Any], Any]) -> None:
+    def __init__(self, compose: Callable[[Any], Any], lacking: Lacking) -> None:
         self._compose = compose
+        self._lacking = lacking
         self._seen = threading.local()
 
     def install(self) -> None:
@@ -105,13 +113,17 @@ class HandlerHook:
     def uninstall(self) -> None:
         """Give every thread back the handler it had."""
         forget_when_imported(VIRTUALIZED, self._shadow)
-        virtualized = sys.modules.get(VIRTUALIZED)
-        if virtualized is not None:
-            vars(virtualized._choices).pop("_get_handler", None)
+        choices: Any = getattr(sys.modules.get(VIRTUALIZED), "_choices", None)
+        if choices is not None:
+            choices.__dict__.pop("_get_handler", None)
 
     def _shadow(self, virtualized: ModuleType) -> None:
-        choices = virtualized._choices
-        original = type(choices)._get_handler.__get__(choices)
+        choices: Any = getattr(virtualized, "_choices", None)
+        kind: Any = type(choices)
+        if not hasattr(kind, "_get_handler"):
+            self._lacking(f"{VIRTUALIZED}._choices._get_handler")
+            return
+        original = kind._get_handler.__get__(choices)
         seen, compose = self._seen, self._compose
 
         def get_handler(check_poisoned: bool = True) -> Any:
@@ -125,10 +137,44 @@ class HandlerHook:
         choices._get_handler = get_handler
 
 
+class RegistryHook:
+    """Adds a handler through the host's registry, which 2.15 has and later ones document.
+
+    It is what is left where a private name is gone. It is not used otherwise: it replaces
+    the handler of the calling thread, does not reach threads that have compiled, and lets
+    a contributor that came earlier hide the look-ups (``_ComposedInductorChoices``). The
+    host puts the handler's ``uuid()`` into the keys of cached graphs.
+    """
+
+    NAME = "inductor_tables"
+
+    def __init__(self, factory: Callable[[], Any], lacking: Lacking) -> None:
+        self._factory = factory
+        self._lacking = lacking
+
+    def install(self) -> None:
+        """Take effect now, or once torch._inductor is imported."""
+        when_imported(CHOICES, self._register)
+
+    def uninstall(self) -> None:
+        """Take the handler out of the registry again."""
+        forget_when_imported(CHOICES, self._register)
+        unregister = getattr(sys.modules.get(CHOICES), "unregister_inductor_choices", None)
+        if unregister is not None:
+            unregister(self.NAME)
+
+    def _register(self, choices: ModuleType) -> None:
+        register = getattr(choices, "register_inductor_choices", None)
+        if register is None:
+            self._lacking(f"{CHOICES}.register_inductor_choices")
+            return
+        register(self.NAME, self._factory)
+
+
 def current_handler() -> Any | None:
     """Return this thread's own choices handler, None if torch._inductor is not imported."""
-    virtualized = sys.modules.get(VIRTUALIZED)
-    return None if virtualized is None else virtualized._choices._get_handler(False)
+    choices: Any = getattr(sys.modules.get(VIRTUALIZED), "_choices", None)
+    return choices._get_handler(False) if hasattr(choices, "_get_handler") else None
 
 
 def composed_contributors(handler: Any) -> tuple[Any, ...]:
@@ -159,8 +205,9 @@ class CacheKeyHook:
     thread-local from 2.12 on. A token of None leaves the key as stock torch makes it.
     """
 
-    def __init__(self, token: Callable[[], str | None]) -> None:
+    def __init__(self, token: Callable[[], str | None], lacking: Lacking) -> None:
         self._token = token
+        self._lacking = lacking
         self._original: Any = None
 
     def install(self) -> None:
@@ -176,6 +223,9 @@ class CacheKeyHook:
             self._original = None
 
     def _wrap(self, codecache: ModuleType) -> None:
+        if not hasattr(codecache, "FxGraphHashDetails"):
+            self._lacking(f"{CODECACHE}.FxGraphHashDetails")
+            return
         original = self._original = codecache.FxGraphHashDetails.__init__
         token = self._token
 
@@ -219,7 +269,10 @@ class CompileHook:
         self._originals.clear()
 
     def _wrap(self, module: ModuleType) -> None:
-        inner, codegen = module._compile_fx_inner, module.fx_codegen_and_compile
+        inner = getattr(module, "_compile_fx_inner", None)
+        codegen = getattr(module, "fx_codegen_and_compile", None)
+        if inner is None or codegen is None:  # look-ups work without; nothing is tried again
+            return
         guard = self._guard
 
         @functools.wraps(inner)
@@ -421,15 +474,126 @@ def recorded_choice(choice: Any, op_name: str, *, with_device: bool) -> Recorded
     )
 
 
+# --- what others see of it ---------------------------------------------------------------
+
+
+def count(name: str) -> None:
+    """Add one to a counter of ``torch._dynamo.utils.counters["inductor"]``.
+
+    The host keeps what a graph added in its cache and adds it again for a cached graph.
+    """
+    from torch._dynamo.utils import counters
+
+    counters["inductor"][name] += 1
+
+
+def trace(name: str, payload: Callable[[], Any]) -> None:
+    """Add an artifact to the structured trace of the graph that is compiled (``tlparse``)."""
+    from torch._logging import trace_structured
+
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: {"name": name, "encoding": "json"},
+        payload_fn=lambda: json.dumps(payload(), indent=1),
+    )
+
+
 # --- inside a lowering ------------------------------------------------------------------
+
+
+@functools.cache
+def _virtualized() -> Any:
+    from torch._inductor.virtualized import V
+
+    return V
 
 
 def current_op() -> tuple[int, int]:
     """Tell one lowered op from the next: the graph and the FX node being lowered."""
-    from torch._inductor.virtualized import V
-
-    graph = V.graph
+    graph = _virtualized().graph
     return id(graph), id(getattr(graph, "current_node", None))
+
+
+def current_origin() -> Origin:
+    """Return where the FX node that is being lowered comes from in the user's model.
+
+    AOTAutograd gives nodes of a backward graph what their forward ones had, under
+    ``fwd_nn_module_stack`` (``torch/_functorch/_aot_autograd/utils.py``).
+    """
+    meta = getattr(getattr(_virtualized().graph, "current_node", None), "meta", {})
+    modules = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
+    paths = [found[0] for found in modules.values()]
+    return Origin(module=_module_path(paths[-1]) if paths else None, line=_last_line(meta))
+
+
+def _module_path(text: str) -> str | None:
+    """Return ``layers.0.up`` for Dynamo's ``L['self'].layers.0.up`` and the like."""
+    path = re.sub(r"\[['\"]?([^\]'\"]+)['\"]?\]", r".\1", text)
+    path = re.sub(r"^(?:L\.\w+\.?|G\.)", "", path).replace("._modules.", ".")
+    return path.removeprefix("_modules.") or None
+
+
+def _last_line(meta: Mapping[str, Any]) -> str | None:
+    """Return ``file:line`` of the innermost frame of a node's stack trace."""
+    frames = re.findall(r'File "([^"\n]+)", line (\d+)', meta.get("stack_trace") or "")
+    return ":".join(frames[-1]) if frames else None
+
+
+def hinted(kernel_inputs: Any) -> Any:
+    """Return kernel inputs that know their hints, where every size is a number.
+
+    The host asks its shape environment for each size and stride, a number or not, which
+    is most of what making a key costs.
+    """
+    try:
+        shapes = tuple(map(_numbers, kernel_inputs.shapes_symbolic()))
+        strides = tuple(map(_numbers, kernel_inputs.strides_symbolic()))
+    except _NotANumberError:
+        return kernel_inputs
+    return _Hinted(kernel_inputs, shapes, strides)
+
+
+class _NotANumberError(TypeError):
+    """A size or stride of the graph is an expression."""
+
+
+def _numbers(sizes: Any) -> tuple[int, ...]:
+    kinds = _number_types()
+    for size in sizes:
+        if not isinstance(size, kinds):
+            raise _NotANumberError
+    return tuple([int(size) for size in sizes])
+
+
+@functools.cache
+def _number_types() -> Any:
+    import sympy
+
+    return int, sympy.Integer
+
+
+class _Hinted:
+    """Kernel inputs all of whose sizes are numbers."""
+
+    def __init__(
+        self,
+        kernel_inputs: Any,
+        shapes: tuple[tuple[int, ...], ...],
+        strides: tuple[tuple[int, ...], ...],
+    ) -> None:
+        self._kernel_inputs = kernel_inputs
+        self._shapes, self._strides = shapes, strides
+
+    def shapes_hinted(self) -> tuple[tuple[int, ...], ...]:
+        """Return the sizes of each input."""
+        return self._shapes
+
+    def strides_hinted(self) -> tuple[tuple[int, ...], ...]:
+        """Return the strides of each input."""
+        return self._strides
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel_inputs, name)
 
 
 def configured_table() -> Any:
@@ -441,22 +605,22 @@ def configured_table() -> Any:
 
 def divides_statically(divisor: int, size: Any) -> bool:
     """Whether the graph guarantees that ``size`` (an int or sympy expression) is a multiple."""
+    if isinstance(size, _number_types()):  # no need of the shape environment
+        return bool(int(size) % divisor == 0)
     import sympy
-    from torch._inductor.virtualized import V
 
-    if isinstance(size, int | sympy.Integer):  # no need of the shape environment
-        return int(size) % divisor == 0
-    return bool(V.graph.sizevars.statically_known_true(sympy.Eq(sympy.Mod(size, divisor), 0)))
+    return bool(
+        _virtualized().graph.sizevars.statically_known_true(sympy.Eq(sympy.Mod(size, divisor), 0))
+    )
 
 
 def exceeds_statically(size: Any, bound: int) -> bool:
     """Whether the graph guarantees that ``size`` (an int or sympy expression) is larger."""
+    if isinstance(size, _number_types()):
+        return bool(int(size) > bound)
     import sympy
-    from torch._inductor.virtualized import V
 
-    if isinstance(size, int | sympy.Integer):
-        return int(size) > bound
-    return bool(V.graph.sizevars.statically_known_true(sympy.Lt(bound, size)))
+    return bool(_virtualized().graph.sizevars.statically_known_true(sympy.Lt(bound, size)))
 
 
 def product_of(kernel_inputs: Any) -> Product:
@@ -468,7 +632,7 @@ def product_of(kernel_inputs: Any) -> Product:
         output_size=kernel_inputs.out_dtype().itemsize,
         divides_k=lambda divisor: divides_statically(divisor, k),
         less_than_k=lambda bound: exceeds_statically(k, bound),
-        aligned=all(_starts_aligned(operand) for operand in (first, second)),
+        aligned=lambda: _starts_aligned(first) and _starts_aligned(second),
     )
 
 

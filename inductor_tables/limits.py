@@ -63,7 +63,7 @@ class Product:
     output_size: int
     divides_k: Callable[[int], bool]
     less_than_k: Callable[[int], bool]
-    aligned: bool
+    aligned: Callable[[], bool]
 
 
 def problem(
@@ -126,7 +126,7 @@ def _problems_of_tma(params: Mapping[str, Any], product: Product) -> Iterator[st
     warps, stages = params["num_warps"], params["num_stages"]
     if warps == 2:
         yield "num_warps=2 is not safe with TMA"
-    if not product.aligned:
+    if not product.aligned():
         yield "an operand does not begin at a multiple of 16 B for certain, which TMA needs"
     if params.get("WARP_SPECIALIZE") and (warps < 4 or stages < 2):
         yield f"num_warps={warps}, num_stages={stages}: specialised warps need 4 and 2 at least"

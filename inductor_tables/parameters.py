@@ -49,14 +49,13 @@ def merge(
             any of its configurations.
         divides_k: whether the graph guarantees that a number divides K.
     """
-    params = dict(config.params)
-    unknown = [name for name in params if name in TUNING and name not in base]
-    if unknown:
+    chosen = {name: value for name, value in config.params if name in TUNING}
+    if not chosen.keys() <= base.keys():
+        unknown = [name for name in chosen if name not in base]
         return f"the template takes no {', '.join(unknown)} here"
-    missing = sorted(name for name in base if name in REQUIRED and name not in params)
+    missing = sorted(name for name in REQUIRED if name in base and name not in chosen)
     if missing:
         return f"the entry lacks {', '.join(missing)}"
-    chosen = {name: value for name, value in params.items() if name in TUNING}
     wrong = [name for name, value in chosen.items() if not _fits(name, value, base[name])]
     if wrong:
         return ", ".join(f"{name}={chosen[name]!r} is not a value it can have" for name in wrong)

@@ -68,7 +68,12 @@ class _Attempt:
     """One compilation of one graph, and the entries that it was offered."""
 
     look: bool
-    uses: dict[tuple[str, tuple[str, ...]], Use] = field(default_factory=dict)
+    noted: list[Use] = field(default_factory=list)
+
+    @property
+    def uses(self) -> list[Use]:
+        """The entries, each once."""
+        return list({use.identity: use for use in self.noted}.values())
 
 
 class _State(threading.local):
@@ -97,8 +102,7 @@ def looking() -> bool:
 def note(resource: str, key: str, config: Config) -> None:
     """Remember that the graph which this thread compiles is offered an entry."""
     if _STATE.attempt is not None:
-        use = Use(resource=resource, key=key, config=config)
-        _STATE.attempt.uses[use.identity] = use
+        _STATE.attempt.noted.append(Use(resource=resource, key=key, config=config))
 
 
 def failure_of(key: str, config: Config) -> str | None:
@@ -145,10 +149,10 @@ def compile_or_recover(graph: Graph, report: Callable[[str], None]) -> Any:
                 compiled = graph.compile()
             break
         except Exception as error:
-            if not attempt.uses or _meant(error) or graph.deliberate(error):
+            uses = attempt.uses
+            if not uses or _meant(error) or graph.deliberate(error):
                 _absolve(blamed)
                 raise
-            uses = list(attempt.uses.values())
             guilty = _guilty(graph.failed_source(error), uses)
             # One more try with the other entries, if it is clear which ones these are.
             look = bool(guilty) and not blamed

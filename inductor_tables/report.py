@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter, deque
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
+from inductor_tables.decisions import Decision
+
 KEPT_KEYS: Final = 8
 """How many of the last keys of each kind are kept."""
+
+KEPT_DECISIONS: Final = 4096
+"""For how many distinct keys the last decision is kept; counts go on beyond it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +35,9 @@ class Status:
     """A snapshot for people (``str``), programs (``as_dict``) and logs (``to_json``).
 
     Counts are of ops, not of calls of the handler. ``dropped`` counts entries by reason.
+    ``gemms`` is filled by ``status(verbose=True)``: for every key looked up the last
+    decision as a dict (:meth:`Decision.as_dict`) with its ``count``, and for a miss the
+    ``nearest`` keys that the tables have, as texts, and one line of ``advice``.
     ``devices`` lists, for every arch looked up so far, the tables that serve it. Ranks
     with one ``digest`` choose alike; it is None where tables are off, and as long as the
     devices are not known, since asking for them would initialise CUDA.
@@ -47,6 +56,7 @@ class Status:
     last_misses: list[str] = field(default_factory=list)
     last_dropped: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    gemms: list[dict[str, Any]] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain dicts, lists, texts and numbers."""
@@ -80,7 +90,23 @@ class Status:
         ):
             lines += [f"  {title}:"] * bool(keys) + [f"    {key}" for key in keys]
         lines += [f"  problem: {problem}" for problem in self.problems]
+        for gemm in self.gemms:
+            lines += described(gemm)
         return "\n".join(lines)
+
+
+def described(gemm: Mapping[str, Any]) -> list[str]:
+    """Return the lines that say what was decided for one key, and why."""
+    where = gemm["module"] or gemm["line"] or "unknown"
+    lines = [f"  {gemm['outcome']} x{gemm['count']}: {gemm['key']} (in {where})"]
+    for entry in gemm["entries"]:
+        time = "" if entry["time_us"] is None else f", recorded at {entry['time_us']:.1f} us"
+        lines.append(f"    {entry['template_id']} of {gemm['table']}{time}")
+    lines += [f"    dropped {reason}" for reason in gemm["dropped"]]
+    lines += [f"    near: {text}" for text in gemm.get("nearest", ())]
+    if gemm.get("advice"):
+        lines.append(f"    {gemm['advice']}")
+    return lines
 
 
 class Statistics:
@@ -98,19 +124,28 @@ class Statistics:
         self._last: dict[str, deque[str]] = {
             kind: deque(maxlen=KEPT_KEYS) for kind in ("hit", "miss", "dropped")
         }
+        self._decisions: dict[str, Decision] = {}
+        self._counts: Counter[str] = Counter()
 
-    def op(self, *, hit: bool, key: str) -> None:
-        """Count one op under the key that decided it."""
-        kind = "hit" if hit else "miss"
+    def decided(self, decision: Decision) -> bool:
+        """Count one op, and the entries that it did not use; True the first time for its key."""
+        kind = "hit" if decision.outcome == "hit" else "miss"
         with self._lock:
             self._ops[kind] += 1
-            _remember(self._last[kind], key)
+            _remember(self._last[kind], decision.key)
+            for dropped in decision.dropped:
+                self._reasons[str(dropped)] += 1
+                _remember(self._last["dropped"], decision.table_key or decision.key)
+            new = decision.key not in self._decisions
+            if not new or len(self._decisions) < KEPT_DECISIONS:
+                self._decisions[decision.key] = decision
+                self._counts[decision.key] += 1
+            return new
 
-    def dropped(self, reason: str, key: str) -> None:
-        """Count one entry that was not used."""
+    def decisions(self) -> list[tuple[Decision, int]]:
+        """Return the last decision for every key and how often the key was asked for."""
         with self._lock:
-            self._reasons[reason] += 1
-            _remember(self._last["dropped"], key)
+            return [(found, self._counts[key]) for key, found in self._decisions.items()]
 
     def problem(self, text: str) -> bool:
         """Keep a problem; True the first time it is seen."""

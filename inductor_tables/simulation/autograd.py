@@ -6,12 +6,14 @@ cannot differentiate fake CUDA tensors where there is none.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.autograd.graph import get_gradient_edge
+from torch.fx import traceback as fx_traceback
 
 from inductor_tables.simulation.patching import Patches
 
@@ -121,11 +123,27 @@ class _Walk:
             return None
         slots = range(len(node._input_metadata))
         grads: Any
-        if hasattr(node, "apply"):  # a torch.autograd.Function
-            grads = node.apply(*(_materialized(node, slot, received) for slot in slots))
-        else:
-            grads = node(*(received.get(slot) for slot in slots))
+        with _traced_as_backward_of(node):
+            if hasattr(node, "apply"):  # a torch.autograd.Function
+                grads = node.apply(*(_materialized(node, slot, received) for slot in slots))
+            else:
+                grads = node(*(received.get(slot) for slot in slots))
         return grads if isinstance(grads, tuple) else (grads,)
+
+
+@contextlib.contextmanager
+def _traced_as_backward_of(node: _Node) -> Iterator[None]:
+    """Number what is traced as the hooks do that AOTAutograd gives the engine's nodes.
+
+    By that number it finds the forward node, whose module and source line a backward node
+    gets (``setup_stacktrace_preservation_hooks`` and ``copy_fwd_metadata_to_bw_nodes`` in
+    ``torch/_functorch/_aot_autograd``).
+    """
+    fx_traceback.set_grad_fn_seq_nr(node._sequence_nr())
+    try:
+        yield
+    finally:
+        fx_traceback.reset_grad_fn_seq_nr()
 
 
 def _queued(node: _Node) -> tuple[int, int, _Node]:

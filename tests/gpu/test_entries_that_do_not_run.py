@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,15 +12,14 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
+from real_device import DEVICE, OPTIONS, SERIES, close, entry, mm, random
+
 import inductor_tables
 from inductor_tables import limits, recovery
 
 pytestmark = pytest.mark.gpu
 
-DEVICE = torch.cuda.get_device_properties(0).gcnArchName
 SHARED = torch.cuda.get_device_properties(0).shared_memory_per_block_optin
-OPTIONS = {"max_autotune_gemm": True}
-SERIES = tuple(int(part) for part in torch.__version__.split(".")[:2])
 KEY = (
     f"{DEVICE}+((torch.bfloat16, [512, 4096], [4096, 1]), "
     "(torch.bfloat16, [4096, 1024], [1024, 1]))+mm"
@@ -32,19 +31,6 @@ WIDE = {**PIPELINED, "BLOCK_K": 256}
 """262,144 B with one stage: too much for an H200 however it is compiled."""
 
 
-@pytest.fixture(autouse=True)
-def _cold_and_stock() -> Iterator[None]:
-    from torch._inductor.utils import fresh_cache
-
-    with fresh_cache():
-        torch._dynamo.reset()
-        recovery.forget()
-        yield
-    inductor_tables.disable()
-    recovery.forget()
-    torch._dynamo.reset()
-
-
 @pytest.fixture
 def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     """The texts of our warnings so far."""
@@ -52,30 +38,13 @@ def warnings(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
     return lambda: [r.getMessage() for r in caplog.records if r.name == "inductor_tables"]
 
 
-def _entry(**params: Any) -> dict[str, Any]:
-    from torch._inductor.kernel.mm import mm_template
-
-    facts = {"EVEN_K": True, "ACC_TYPE": "tl.float32", "GROUP_M": 8}
-    hashed = {"template_id": "triton::mm", "template_hash": mm_template.src_hash}
-    return {**hashed, **facts, **params}
-
-
 def _operands() -> tuple[Any, Any]:
-    return tuple(
-        torch.randn(*size, device="cuda", dtype=torch.bfloat16)
-        for size in ((512, 4096), (4096, 1024))
-    )
+    return random(512, 4096), random(4096, 1024)
 
 
 def _check(fn: Callable[..., Any], *args: Any, expected: Any, **options: Any) -> None:
     torch._dynamo.reset()
-    found = torch.compile(fn, options={**OPTIONS, **options})(*args).double()
-    error = ((found - expected).norm() / expected.norm()).item()
-    assert error < 1e-2, error
-
-
-def _mm(x: Any, w: Any) -> Any:
-    return x @ w
+    close(torch.compile(fn, options={**OPTIONS, **options})(*args), expected)
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -88,16 +57,16 @@ def test_an_entry_that_needs_too_much_shared_memory(
 ) -> None:
     """The driver refuses what the limits let pass: right result, one warning."""
     monkeypatch.setattr(limits, "problem", lambda *_: None)
-    inductor_tables.enable({KEY: [_entry(**params)]})
+    inductor_tables.enable({KEY: [entry(**params)]})
     x, w = _operands()
-    _check(_mm, x, w, expected=x.double() @ w.double(), compile_threads=threads)
+    _check(mm, x, w, expected=x.double() @ w.double(), compile_threads=threads)
     if params is PIPELINED and SERIES >= (2, 13):  # torch itself retries with one stage
         assert not warnings()
         return
     (warning,) = warnings()
     assert "an entry does not run: triton::mm" in warning
     assert KEY in warning
-    _check(_mm, x, w, expected=x.double() @ w.double(), compile_threads=threads)
+    _check(mm, x, w, expected=x.double() @ w.double(), compile_threads=threads)
     assert len(warnings()) == 1
     (reason,) = inductor_tables.status().dropped
     assert "failed in this process" in reason
@@ -105,9 +74,9 @@ def test_an_entry_that_needs_too_much_shared_memory(
 
 def test_the_limits_drop_it_before(warnings: Callable[[], list[str]]) -> None:
     """With the limits on, nothing is tried, and status() has the numbers."""
-    inductor_tables.enable({KEY: [_entry(**WIDE)]})
+    inductor_tables.enable({KEY: [entry(**WIDE)]})
     x, w = _operands()
-    _check(_mm, x, w, expected=x.double() @ w.double())
+    _check(mm, x, w, expected=x.double() @ w.double())
     assert not warnings()
     (reason,) = inductor_tables.status().dropped
     assert f"the device has {SHARED}" in reason
@@ -130,7 +99,7 @@ def test_a_kernel_that_cannot_be_put_on_the_device(
     other = KEY.replace("[512, 4096]", "[256, 4096]")
     good = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_K": 64, "num_stages": 3, "num_warps": 4}
     bad = {**good, "num_stages": 7}  # no stock choice has as many
-    inductor_tables.enable({KEY: [_entry(**bad)], other: [_entry(**good)]})
+    inductor_tables.enable({KEY: [entry(**bad)], other: [entry(**good)]})
     x, w = _operands()
     y = x[:256].clone()
     expected = torch.cat([x, y]).double() @ w.double()
@@ -154,21 +123,21 @@ def test_training_recovers_in_both_graphs(
     x, w = _operands()
     x.requires_grad_()
     w.requires_grad_()
-    inductor_tables.enable({"none": [_entry(**WIDE)]})
+    inductor_tables.enable({"none": [entry(**WIDE)]})
 
     def step() -> None:
         torch._dynamo.reset()
-        torch.compile(_mm, options=OPTIONS)(x, w).sum().backward()
+        torch.compile(mm, options=OPTIONS)(x, w).sum().backward()
 
     step()
     keys = inductor_tables.status().last_misses
-    inductor_tables.enable({key: [_entry(**WIDE)] for key in keys})
+    inductor_tables.enable({key: [entry(**WIDE)] for key in keys})
     x.grad = w.grad = None
     step()
     assert 1 <= len(warnings()) <= 2
     ones = torch.ones(512, 1024, device="cuda").double()
     for grad, expected in ((x.grad, ones @ w.double().t()), (w.grad, x.double().t() @ ones)):
-        assert ((grad.double() - expected).norm() / expected.norm()).item() < 1e-2
+        close(grad, expected)
 
 
 def test_what_recovered_is_cached_under_its_own_key(
@@ -178,13 +147,13 @@ def test_what_recovered_is_cached_under_its_own_key(
     from torch._dynamo.utils import counters
 
     monkeypatch.setattr(limits, "problem", lambda *_: None)
-    inductor_tables.enable({KEY: [_entry(**WIDE)]})
+    inductor_tables.enable({KEY: [entry(**WIDE)]})
     x, w = _operands()
     expected = x.double() @ w.double()
     with torch._functorch.config.patch(enable_autograd_cache=False):
-        _check(_mm, x, w, expected=expected)
+        _check(mm, x, w, expected=expected)
         recovery.forget()  # as in a new process
         counters.clear()
-        _check(_mm, x, w, expected=expected)
+        _check(mm, x, w, expected=expected)
     assert counters["inductor"]["fxgraph_cache_hit"] == 1
     assert len(warnings()) == 1  # the same text is said once

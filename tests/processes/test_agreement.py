@@ -18,6 +18,7 @@ from process_support import KEY, TABLE, environment
 import inductor_tables
 from inductor_tables import activation, agreement, config, host
 from inductor_tables.agreement import _Answer, _Meeting
+from inductor_tables.decisions import Decision, Origin
 from inductor_tables.errors import DisagreementError, InvalidTableError
 
 distributed = pytest.importorskip("torch.distributed")
@@ -274,7 +275,17 @@ def test_digest_does_not_depend_on_use() -> None:
         before = inductor_tables.status()
         enabled = activation.current_activation()
         assert enabled is not None
-        enabled.statistics.op(hit=True, key=KEY)
+        enabled.statistics.decided(
+            Decision(
+                outcome="hit",
+                key=KEY,
+                table=None,
+                table_key=None,
+                entries=(),
+                dropped=(),
+                origin=Origin(module=None, line=None),
+            )
+        )
         assert inductor_tables.status().digest == before.digest
     with inductor_tables.enable(dict(reversed(two.items()))):
         assert inductor_tables.status().digest == before.digest

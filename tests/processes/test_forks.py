@@ -49,6 +49,7 @@ def test_a_fork_while_other_threads_hold_the_locks_does_not_hang(tmp_path: Path)
     import signal
     import inductor_tables
     from inductor_tables import activation
+    from inductor_tables.decisions import Decision, Origin
 
     inductor_tables.enable(sys.argv[1])
     current = activation.current_activation()
@@ -66,7 +67,10 @@ def test_a_fork_while_other_threads_hold_the_locks_does_not_hang(tmp_path: Path)
     if not child:
         signal.alarm(30)  # a child that hangs is killed
         assert current.candidates("NVIDIA H200")
-        current.statistics.op(hit=True, key="key")
+        current.decided(Decision(
+            outcome="hit", key="key", table=None, table_key=None, entries=(), dropped=(),
+            origin=Origin(module=None, line=None),
+        ))
         hits = inductor_tables.status().hits
         inductor_tables.disable()
         inductor_tables.enable()

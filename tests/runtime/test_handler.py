@@ -97,8 +97,11 @@ def test_the_hosts_own_table_goes_first() -> None:
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [
-        (lambda: triton_entry(template_hash="0" * 64), "triton::mm has changed: recorded 000"),
-        (lambda: triton_entry(template_id="triton::other"), "triton::other is not offered here"),
+        (
+            lambda: triton_entry(template_hash="0" * 64),
+            "triton::mm: the template has changed: recorded 000",
+        ),
+        (lambda: triton_entry(template_id="triton::other"), "triton::other: not offered here"),
         (lambda: triton_entry(kpack=2), "triton::mm: the template takes no kpack here"),
         (lambda: triton_entry(BLOCK_K=24), "triton::mm: BLOCK_K=24 is not a value"),
         (lambda: triton_entry(num_warps=None), "triton::mm: num_warps=None is not a value"),

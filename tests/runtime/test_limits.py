@@ -40,9 +40,9 @@ BF16 = Product(
     output_size=2,
     divides_k=lambda _: True,
     less_than_k=lambda _: True,
-    aligned=True,
+    aligned=lambda: True,
 )
-UNALIGNED = replace(BF16, aligned=False)
+UNALIGNED = replace(BF16, aligned=lambda: False)
 FP8 = replace(BF16, element_size=1)
 FP32 = replace(BF16, element_size=4, output_size=4)
 

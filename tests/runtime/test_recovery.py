@@ -103,7 +103,7 @@ def test_what_failed_is_not_tried_again(warnings: Callable[[], list[str]]) -> No
     assert len(warnings()) == 1
     (reason,) = inductor_tables.status().dropped
     assert reason == (
-        "triton::mm failed in this process: "
+        "triton::mm: failed in this process: "
         "RuntimeError: PTXASError: triton_tem_fused_mm_0 cannot be assembled"
     )
 
