@@ -2,9 +2,10 @@
 
     python benchmarks/import_time.py --json
 
-Fresh processes, the two kinds in turn. ``import_ms`` is timed inside the process, around the
-import; ``process_ms`` and ``bare_process_ms`` are whole processes from outside. Medians, with the
-least and the greatest. Bar: import_ms <= 20.
+Fresh processes, the kinds in turn. ``import_ms`` is timed inside the process, around the
+import; ``autoload_off_ms`` around what ``import torch`` calls by our entry point where
+``INDUCTOR_TABLES`` is not set; ``process_ms`` and ``bare_process_ms`` are whole processes from
+outside. Medians, with the least and the greatest. Bars: import_ms <= 20, autoload_off_ms <= 2.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-BAR_MS: Final = 20.0
+BARS_MS: Final = {"import_ms": 20.0, "autoload_off_ms": 2.0}
 
 IMPORT: Final = (
     "import time; begin = time.perf_counter(); import inductor_tables; "
@@ -29,6 +30,12 @@ IMPORT: Final = (
 )
 ENABLE: Final = (
     "import time, inductor_tables; begin = time.perf_counter(); inductor_tables.enable(); "
+    "print((time.perf_counter() - begin) * 1e3)"
+)
+AUTOLOAD: Final = (
+    # what torch has imported by then
+    "import time, importlib, typing, threading, os; begin = time.perf_counter(); "
+    "from inductor_tables.autoload import autoload; autoload(); "
     "print((time.perf_counter() - begin) * 1e3)"
 )
 NOTHING: Final = "import time; time.perf_counter(); print(0)"
@@ -50,10 +57,12 @@ def measure(rounds: int) -> dict[str, Any]:
         _, bare = run(NOTHING)
         imported, process = run(IMPORT)
         enabled, _ = run(ENABLE)
+        autoloaded, _ = run(AUTOLOAD)
         if number:
             for name, value in (
                 ("import_ms", imported),
                 ("enable_ms", enabled),
+                ("autoload_off_ms", autoloaded),
                 ("process_ms", process),
                 ("bare_process_ms", bare),
             ):
@@ -63,8 +72,8 @@ def measure(rounds: int) -> dict[str, Any]:
         **medians,
         "spread": {name: [min(values), max(values)] for name, values in times.items()},
         "rounds": rounds,
-        "bar_ms": BAR_MS,
-        "within_bar": medians["import_ms"] <= BAR_MS,
+        "bars_ms": BARS_MS,
+        "within_bars": all(medians[name] <= bar for name, bar in BARS_MS.items()),
         "machine": platform.platform(),
         "python": platform.python_version(),
     }
@@ -84,7 +93,8 @@ def main(rounds: int, as_json: bool) -> None:
         grid.add_row(name, *(f"{value:.2f}" for value in (result[name], least, greatest)))
     console = Console()
     console.print(grid)
-    console.print(f"bar: import_ms <= {BAR_MS:g}; {result['machine']}, Python {result['python']}")
+    bars = ", ".join(f"{name} <= {bar:g}" for name, bar in BARS_MS.items())
+    console.print(f"bars: {bars}; {result['machine']}, Python {result['python']}")
 
 
 if __name__ == "__main__":

@@ -355,9 +355,9 @@ def enable(
         tables: your own tables, asked before the packaged ones: a table or dump file, a
             directory of them, a dict in the host's plain form (lookup key to a list of
             entries), or a list of these, earlier first. A file that others may write to is
-            not used unless ``config.trusted_paths`` names it.
+            not used unless ``config.trusted_paths`` names it. None: ``config.table_paths``.
         version: a PEP 440 specifier such as ``"~=2026.11"`` that the version of a
-            packaged table must meet.
+            packaged table must meet. None: ``config.table_version``.
         strict: raise where nothing fits, instead of one info line and stock behaviour.
 
     Returns:
@@ -372,11 +372,11 @@ def enable(
         packaging.specifiers.InvalidSpecifier: ``version`` is no specifier.
         TypeError: ``tables`` is of another type.
     """
-    listed = _as_list(tables)
+    listed = _as_list(config.table_paths if tables is None else tables)
     series = host.installed_series()
     if series_order(series) > series_order(NEWEST_KNOWN_SERIES):
         log.info("torch %s is newer than any this release was tested with", series)
-    specifier = _specifier(version)
+    specifier = _specifier(config.table_version if version is None else version)
     if strict and not listed:
         from inductor_tables.resources import packaged_series
 

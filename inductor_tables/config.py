@@ -14,6 +14,7 @@ all of its threads.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -48,6 +49,12 @@ record_with_device_key: bool = True
 record_misses: bool = False
 """Whether keys that no table answers are noted, as problems to tune (``recorder_record_dir``)."""
 
+table_paths: tuple[str, ...] = ()
+"""Tables that ``enable`` is given where the call names none. One path a line in the environment."""
+
+table_version: str | None = None
+"""The version specifier, such as ``~=2026.11``, where the call of ``enable`` has none."""
+
 trusted_paths: tuple[str, ...] = ()
 """Files and directories that ``enable`` reads tables from although others may write there.
 
@@ -75,6 +82,8 @@ _SETTINGS: Final[Mapping[str, _Setting]] = {
     "record_template_hash": _Setting(True, (bool,), "a bool"),
     "record_with_device_key": _Setting(True, (bool,), "a bool"),
     "record_misses": _Setting(False, (bool,), "a bool"),
+    "table_paths": _Setting((), (tuple,), "a tuple of paths as str"),
+    "table_version": _Setting(None, (str, type(None)), "a version specifier as str, or None"),
     "trusted_paths": _Setting((), (tuple,), "a tuple of paths as str"),
 }
 
@@ -128,6 +137,17 @@ def _check(name: str, value: Any) -> None:
         )
 
 
+def flag(variable: str, text: str) -> bool:
+    """Return whether an environment variable's text switches it on.
+
+    Raises:
+        ValueError: it is neither 1, true, yes, on nor 0, false, no, off.
+    """
+    if text.strip().lower() not in _TRUE | _FALSE:
+        raise ValueError(f"{variable}={text!r}: expected 1 or 0")
+    return text.strip().lower() in _TRUE
+
+
 def _from_environment(name: str, setting: _Setting) -> Any:
     variable = ENV_PREFIX + name.upper()
     given = os.environ.get(variable, "")
@@ -137,9 +157,7 @@ def _from_environment(name: str, setting: _Setting) -> Any:
     if tuple in setting.types:
         return tuple(line for line in given.splitlines() if line.strip())
     if bool in setting.types:
-        if text.lower() not in _TRUE | _FALSE:
-            raise ValueError(f"{variable}={text!r}: expected 1 or 0")
-        return text.lower() in _TRUE
+        return flag(variable, text)
     if int in setting.types:
         try:
             return int(text)
@@ -157,6 +175,18 @@ class _ConfigModule(ModuleType):
         super().__setattr__(name, value)
 
 
+def _warn_of_unknown_variables() -> None:
+    known = [ENV_PREFIX + name.upper() for name in _SETTINGS]
+    unknown = sorted(v for v in os.environ if v.startswith(ENV_PREFIX) and v not in known)
+    if unknown:
+        logging.getLogger("inductor_tables").warning(
+            "unknown environment variables: %s; known are INDUCTOR_TABLES, %s",
+            ", ".join(unknown),
+            ", ".join(known),
+        )
+
+
 for _name, _setting in _SETTINGS.items():
     globals()[_name] = _from_environment(_name, _setting)
+_warn_of_unknown_variables()
 sys.modules[__name__].__class__ = _ConfigModule

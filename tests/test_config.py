@@ -20,6 +20,9 @@ DEFAULTS: dict[str, Any] = {
     "recorder_topk": None,
     "record_template_hash": True,
     "record_with_device_key": True,
+    "record_misses": False,
+    "table_paths": (),
+    "table_version": None,
     "trusted_paths": (),
 }
 
@@ -69,6 +72,9 @@ def test_names_and_defaults() -> None:
         ("RECORDER_TOPK", "-1", "recorder_topk", -1),
         ("RECORDER_TOPK", "0", "recorder_topk", 0),
         ("RECORD_TEMPLATE_HASH", "false", "record_template_hash", False),
+        ("RECORD_MISSES", "1", "record_misses", True),
+        ("TABLE_PATHS", "/a b.json\n/c", "table_paths", ("/a b.json", "/c")),
+        ("TABLE_VERSION", "~=2026.11", "table_version", "~=2026.11"),
         ("RECORD_WITH_DEVICE_KEY", "0", "record_with_device_key", False),
         ("TRUSTED_PATHS", "/a:b\n\n /c d\n", "trusted_paths", ("/a:b", " /c d")),
         ("TRUSTED_PATHS", "\n", "trusted_paths", ()),
@@ -210,3 +216,13 @@ def test_assignment() -> None:
         config.active = False
         assert settings()["active"] is False
     assert config.active is True
+
+
+def test_unknown_variables_are_named_with_the_known() -> None:
+    """A misspelt variable is a warning that lists what there is, and changes nothing."""
+    done = in_a_process(INDUCTOR_TABLES_RECORDER_DIR="/a", INDUCTOR_TABLES_ACTIVE="0")
+    assert done.stdout.strip() == repr({**DEFAULTS, "active": False})
+    assert "unknown environment variables: INDUCTOR_TABLES_RECORDER_DIR; known" in done.stderr
+    for name in ("INDUCTOR_TABLES", *config.NAMES):
+        assert name.upper() in done.stderr
+    assert "unknown" not in in_a_process(INDUCTOR_TABLES_ACTIVE="0").stderr
