@@ -147,6 +147,7 @@ class RegistryHook:
     """
 
     NAME = "inductor_tables"
+    """What it is registered as."""
 
     def __init__(self, factory: Callable[[], Any], lacking: Lacking) -> None:
         self._factory = factory

@@ -71,7 +71,7 @@ def test_a_wrong_value_never_ends_the_import_of_torch(variables: dict[str, str],
 
 
 def test_what_the_program_enabled_stays() -> None:
-    """vLLM calls its plugins after the program's own enable()."""
+    """A plugin call of vLLM comes after the program's own enable()."""
     code = (
         "import inductor_tables; inductor_tables.enable(version='>=3000')\n"
         "from inductor_tables import activation, autoload; autoload.autoload()\n"
