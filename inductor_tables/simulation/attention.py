@@ -15,6 +15,8 @@ from inductor_tables.simulation.patching import Patches
 
 _FLASH_MAX_HEAD = 256
 _FLASH_HEAD_MULTIPLE = 8
+_CUDNN_MAX_HEAD = 128
+_CUDNN_FIRST = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11)
 
 
 def patch_attention(patches: Patches) -> None:
@@ -53,6 +55,8 @@ def _attention(  # noqa: PLR0917 - the operator's own signature
         return _flash(*heads, **settings)
     if not enable_gqa and _takes_efficient(query, attn_mask):
         return _efficient(*heads, attn_mask, **settings)
+    if enable_gqa and _takes_cudnn(query, value, attn_mask):
+        return _cudnn(*heads, attn_mask, **settings)
     op: Any = torch.ops.aten.scaled_dot_product_attention.default
     return op._op_dk(
         torch._C.DispatchKey.CompositeImplicitAutograd,
@@ -86,6 +90,26 @@ def _takes_efficient(query: Any, attn_mask: Any) -> bool:
     )
 
 
+def _takes_cudnn(query: Any, value: Any, attn_mask: Any) -> bool:
+    """Say whether cuDNN's kernel, the only one for grouped heads with a mask, is taken.
+
+    It comes before the plain formula on compute capability 9 and 10 where cuDNN is newer than
+    9.15, which the wheels of torch 2.11 and later bring.  Where flash or the efficient kernel
+    would do, it comes before these too, and leaves the graph's matrix products as they are.
+    """
+    return bool(
+        _fused_kernels_apply(query)
+        and _CUDNN_FIRST
+        and torch.version.hip is None
+        and torch.cuda.get_device_capability()[0] in (9, 10)
+        and torch.backends.cuda.cudnn_sdp_enabled()
+        and query.dtype in (torch.float16, torch.bfloat16)
+        and all(x.shape[-1] <= _CUDNN_MAX_HEAD and x.shape[-1] % 8 == 0 for x in (query, value))
+        and value.shape[2] != 1
+        and not (attn_mask is not None and attn_mask.requires_grad)
+    )
+
+
 def _flash(
     query: Any, key: Any, value: Any, *, dropout_p: float, is_causal: bool, scale: float | None
 ) -> Any:
@@ -98,6 +122,25 @@ def _flash(
         query, key, value, dropout_p, is_causal, False, scale=scale
     )[0]
     return out[..., :head] if missing else out
+
+
+def _cudnn(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    *,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> Any:
+    tensors = (query, key, value)
+    needs_logsumexp = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        attn_mask = _as_bias(attn_mask, query.dtype)
+    return torch.ops.aten._scaled_dot_product_cudnn_attention.default(
+        *tensors, attn_mask, needs_logsumexp, dropout_p, is_causal, False, scale=scale
+    )[0]
 
 
 def _efficient(
@@ -118,10 +161,14 @@ def _efficient(
     )[0]
 
 
+def _as_bias(mask: Any, dtype: Any) -> Any:
+    """Turn a mask of true where to attend into what is added to the scores."""
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(mask.logical_not(), float("-inf"))
+
+
 def _bias(mask: Any, query: Any, key: Any) -> Any:
     if mask.dtype == torch.bool:
-        bias = torch.zeros_like(mask, dtype=query.dtype)
-        mask = bias.masked_fill(mask.logical_not(), float("-inf"))
+        mask = _as_bias(mask, query.dtype)
     if mask.dim() == 2:
         mask = mask[None, None]
     return mask.expand(query.shape[0], query.shape[1], query.shape[2], key.shape[2])

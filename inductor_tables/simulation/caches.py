@@ -106,6 +106,8 @@ def patch_settings(patches: Patches) -> str:
                 "enable_autograd_cache": False,
                 # The backward graph is otherwise lowered by .backward(), which cannot run.
                 "force_non_lazy_backward_lowering": True,
+                # Checkpointing would take the device's random generator; it can keep a state.
+                "graphsafe_rng_functionalization": False,
             }
         )
     )

@@ -83,7 +83,7 @@ _H200 = DeviceSpec(
     l2_cache_size=60 * _MIB,
     clock_rate=1_980_000,
     memory_clock_rate=3_201_000,
-    memory_bus_width=6144,
+    memory_bus_width=6016,
 )
 
 # Every entry below is taken from public data sheets, not read from a device.

@@ -24,7 +24,10 @@ needs_simulation = pytest.mark.skipif(
 def reference() -> dict[str, Any]:
     """Return the keys of the newest reference file that is not newer than the running torch."""
     running = _series(torch.__version__)
-    files = {_series(path.stem.removeprefix("keys_torch")): path for path in DATA.glob("*.json")}
+    files = {
+        _series(path.stem.removeprefix("keys_torch")): path
+        for path in DATA.glob("keys_torch*.json")
+    }
     newest = max(series for series in files if series <= running)
     content: dict[str, Any] = json.loads(files[newest].read_text())
     return content
