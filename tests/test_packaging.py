@@ -204,7 +204,8 @@ def test_metadata(wheel: Path) -> None:
         "packaging>=22",
         "torch>=2.10",
     ]
-    assert set(metadata.get_all("Provides-Extra", [])) == {"build", "cli", "demo", "lint", "test"}
+    extras = {"browser", "build", "cli", "demo", "lint", "test"}
+    assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 
 def test_builds_are_identical(dist: Path, tmp_path: Path) -> None:
