@@ -145,7 +145,8 @@ def test_torchs_own_workers_start_while_tables_are_enabled(tmp_path: Path) -> No
     right = torch.equal(torch.compile(lambda x: (x * 2 + 1).relu())(x), x * 2 + 1)
     pool = AsyncCompile.process_pool()
     worker = pool.submit(os.getpid).result(timeout=120)
-    ours = pool.submit(eval, "'inductor_tables.activation' in __import__('sys').modules").result(timeout=120)
+    looked = "'inductor_tables.activation' in __import__('sys').modules"
+    ours = pool.submit(eval, looked).result(timeout=120)
     shutdown_compile_workers()
     show(right=right, own=worker == os.getpid(), ours=ours, enabled=inductor_tables.is_enabled())
     """
