@@ -1,4 +1,4 @@
-"""The command line: ``python -m build_tools build | check | diff | hashes``."""
+"""The command line: ``python -m build_tools build | check | diff | hashes | problems``."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from rich.table import Table as Grid
 from build_tools import show
 from build_tools.build import Built, build, write
 from build_tools.check import check_directory
+from build_tools.compile_options import compile_options, compiled
 from build_tools.diff import diff_paths
-from build_tools.files import dump_files
+from build_tools.files import dump_files, problem_files
 from build_tools.hashes import (
     COMMITTED,
     TemplateHashes,
@@ -28,6 +29,8 @@ from build_tools.hashes import (
     write_committed,
 )
 from build_tools.place import Places
+from build_tools.tune.command import tune_command
+from inductor_tables import problems
 from inductor_tables.dumps import Dump, read_dump
 from inductor_tables.errors import InductorTablesError
 from inductor_tables.versions import torch_series
@@ -112,18 +115,25 @@ def build_command(
 @click.argument("tables_dir", default=PACKAGED,
                 type=click.Path(exists=True, file_okay=False, path_type=Path))  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@compile_options
 @click.pass_context
 @_errors_for_people
-def check_command(context: click.Context, tables_dir: Path, as_json: bool) -> None:
+def check_command(
+    context: click.Context, /, tables_dir: Path, as_json: bool, **compiling: Any
+) -> None:
     """Check all tables below TABLES_DIR (this source tree's); exit with 1 if any fails."""
-    report = check_directory(tables_dir)
+    report, kernels = check_directory(tables_dir), compiled(tables_dir, compiling)
+    ok = report.ok and (kernels is None or kernels.ok)
     if as_json:
-        _print_json(report.as_data())
+        added = {"ok": ok, "compile": kernels.as_data()} if kernels else {}
+        _print_json(report.as_data() | added)
     else:
-        _print_grids(show.check_grid(report))
+        _print_grids(show.check_grid(report), *([show.compile_grid(kernels)] if kernels else []))
         for line in show.check_problems(report):
             click.echo(line)
-    context.exit(0 if report.ok else 1)
+        for line in show.compile_findings(kernels) if kernels else ():
+            click.echo(line)
+    context.exit(0 if ok else 1)
 
 
 @main.command("diff")
@@ -160,6 +170,22 @@ def hashes_command(as_json: bool, save: bool) -> None:
         before = read_committed().get(hashes.series) if COMMITTED.exists() else None
         write_committed(hashes)
         click.echo(f"{COMMITTED}: torch {hashes.series}: {_changes(before, hashes)}", err=True)
+
+
+@main.command("problems")
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path),
+              help="File to write.")  # fmt: skip
+@_errors_for_people
+def problems_command(files: Sequence[Path], out: Path) -> None:
+    """Merge FILES of problems (or directories with the misses of a fleet) into one."""
+    named = problem_files(files)
+    merged = problems.merge(problem for file in named for problem in problems.read(file))
+    problems.write(out, merged)
+    click.echo(f"{out}: {len(merged)} problems from {len(named)} files")
+
+
+main.add_command(tune_command)
 
 
 def _read(paths: Sequence[Path]) -> list[Dump]:

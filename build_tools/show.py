@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table as Grid
 from rich.text import Text
@@ -13,6 +14,9 @@ from build_tools.check import CheckReport, TableCheck
 from build_tools.diff import KeyChange, TableDiff
 from build_tools.hashes import TemplateHashes
 from inductor_tables.schema import Entry
+
+if TYPE_CHECKING:
+    from build_tools.compile_check import Compiled, CompileReport
 
 
 def dumps_grid(built: Built) -> Grid:
@@ -74,6 +78,41 @@ def check_problems(report: CheckReport) -> Iterator[str]:
             yield f"{table.path}: {problem.kind}: {problem.text}"
     for problem in report.problems:
         yield f"{problem.kind}: {problem.text}"
+
+
+def compile_grid(report: CompileReport) -> Grid:
+    """Return one line for every table that was compiled; outcomes that none had are left out."""
+    numbers = ["distinct", "from before", "no source", "seconds"]
+    grid = _grid("table", "compiled for", "result", numbers=numbers)
+    for table in report.tables:
+        data = table.as_data()
+        outcomes = ("compiled", "unpipelined", "spilling", "failed", "exceeds", "dropped")
+        result = ", ".join(f"{data[name]} {name}" for name in outcomes if data[name])
+        texts = (table.path, table.device, result.upper() if table.failures else result)
+        counts = (data[name] for name in ("distinct", "earlier", "without_source"))
+        grid.add_row(*map(Text, texts), *map(str, counts), f"{table.seconds:.1f}")
+    return grid
+
+
+def compile_findings(report: CompileReport) -> Iterator[str]:
+    """Yield a line for every entry that does not compile or run as it should."""
+    for table in report.tables:
+        for one in (*table.failures, *table.warnings):
+            yield f"{table.path}: {_finding(one)}"
+    for path, reason in report.skipped:
+        yield f"{path}: not compiled: {reason}"
+    if not report.tables:
+        yield "no table was compiled"
+
+
+def _finding(one: Compiled) -> str:
+    result = one.result
+    warned = result.outcome in {"compiled", "unpipelined"}
+    reasons = [result.reason] if result.reason else []
+    if warned and result.spills:
+        reasons.append(f"a thread spills {result.spills} registers")
+    kind = f"warning: {result.outcome}" if warned else result.outcome
+    return f"{kind}: {one.case}: {'; '.join(reasons)}"
 
 
 def hashes_grid(hashes: TemplateHashes) -> Grid:

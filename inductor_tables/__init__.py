@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from inductor_tables import recorder as recorder
     from inductor_tables.activation import disable, enable, is_enabled, status
     from inductor_tables.agreement import check_agreement
+    from inductor_tables.analysis.survey import coverage
     from inductor_tables.errors import (
         BuildError,
         DisagreementError,
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
         InductorTablesError,
         InvalidDumpError,
         InvalidKeyError,
+        InvalidProblemsError,
         InvalidTableError,
         NoTableError,
         SimulationError,
+        TargetError,
         UnsupportedTorchError,
     )
     from inductor_tables.recorder import record
@@ -39,6 +42,7 @@ _HOME = {
     "is_enabled": "activation",
     "status": "activation",
     "check_agreement": "agreement",
+    "coverage": "analysis.survey",
     "record": "recorder",
     "simulate": "simulation",
     "BuildError": "errors",
@@ -47,9 +51,11 @@ _HOME = {
     "InductorTablesError": "errors",
     "InvalidDumpError": "errors",
     "InvalidKeyError": "errors",
+    "InvalidProblemsError": "errors",
     "InvalidTableError": "errors",
     "NoTableError": "errors",
     "SimulationError": "errors",
+    "TargetError": "errors",
     "UnsupportedTorchError": "errors",
 }
 _MODULES = frozenset({"config", "recorder", "simulation"})
@@ -61,12 +67,15 @@ __all__ = [
     "InductorTablesError",
     "InvalidDumpError",
     "InvalidKeyError",
+    "InvalidProblemsError",
     "InvalidTableError",
     "NoTableError",
     "SimulationError",
+    "TargetError",
     "UnsupportedTorchError",
     "check_agreement",
     "config",
+    "coverage",
     "disable",
     "enable",
     "is_enabled",

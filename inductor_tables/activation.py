@@ -136,9 +136,17 @@ class Activation:
             from inductor_tables import misses
 
             misses.note(decision)
-        if new and log.isEnabledFor(logging.INFO):
-            level = logging.DEBUG if decision.outcome == "hit" else logging.INFO
-            log.log(level, "%s", "\n".join(described(self.explained(decision, 1))))
+        if new:
+            self._log(decision)
+
+    def _log(self, decision: Decision) -> None:
+        """Log a key's first decision; what comes near is looked for only at debug level."""
+        level = logging.DEBUG if decision.outcome == "hit" else logging.INFO
+        if log.isEnabledFor(level):
+            told = {**decision.as_dict(), "count": 1}
+            if log.isEnabledFor(logging.DEBUG):
+                told = self.explained(decision, 1)
+            log.log(level, "%s", "\n".join(described(told)))
 
     def explained(self, decision: Decision, count: int) -> dict[str, Any]:
         """Return a decision as a dict with its count and, for a miss, what comes near."""

@@ -1,14 +1,11 @@
-"""The command line: ``inductor-tables demo | status | list | show``."""
+"""The command line: ``inductor-tables collect | coverage | demo | list | show | status``."""
 
 from __future__ import annotations
 
 import importlib
-import json
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import wraps
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -16,37 +13,44 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from inductor_tables import __version__, config, host, resources
-from inductor_tables.errors import InductorTablesError, InvalidKeyError, UnsupportedTorchError
+from inductor_tables.errors import InvalidKeyError, UnsupportedTorchError
 from inductor_tables.keys import ParsedKey, TensorKey, parse_key
-from inductor_tables.parameters import TUNING
 from inductor_tables.schema import Entry
 from inductor_tables.table import Table
+from inductor_tables.terminal import (
+    errors_for_people,
+    import_torch,
+    json_option,
+    kernel_text,
+    new_console,
+    new_grid,
+    print_json,
+)
 from inductor_tables.versions import NEWEST_KNOWN_SERIES, TorchSeries, torch_series
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
 
 SHOWN: Final = 50
 """How many keys ``show`` prints for people unless told otherwise."""
 
-
-def _errors_for_people(command: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Show the package's own errors as messages, not as tracebacks."""
-
-    @wraps(command)
-    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return command(*args, **kwargs)
-        except InductorTablesError as error:
-            raise click.ClickException(str(error)) from error
-
-    return run
+_LATER: Final[Mapping[str, str]] = {
+    "collect": "collect_command",
+    "coverage": "coverage_command",
+}
+"""Commands of :mod:`inductor_tables.analysis.commands`, which is imported for these only."""
 
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_LATER])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _LATER:
+            return super().get_command(ctx, cmd_name)
+        module = importlib.import_module("inductor_tables.analysis.commands")
+        found: click.Command = getattr(module, _LATER[cmd_name])
+        return found
 
 
-@click.group()
+@click.group(cls=_Commands)
 @click.version_option(__version__, prog_name="inductor-tables")
 def commands() -> None:
     """GEMM kernels for torch.compile from tables instead of autotuning."""
@@ -56,22 +60,22 @@ def commands() -> None:
 
 
 @commands.command("demo")
-@_json_option
-@_errors_for_people
+@json_option
+@errors_for_people
 def demo_command(as_json: bool) -> None:
     """Compile a transformer block with a packaged table.
 
     For real, with and without the table, on a GPU that the tables know; elsewhere for a
     simulated NVIDIA H200, which compiles and runs nothing.
     """
-    _import_torch()
+    import_torch()
     from inductor_tables.demo import COMPILES, run_demo
 
-    console = _console()
+    console = new_console()
     with Console(stderr=True).status("compiling in fresh processes ..."):
         found = run_demo()
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     console.print(*_demo_head(found), sep="\n")
     console.print(_gemms_grid(found["gemms"]))
@@ -104,13 +108,13 @@ def _device(found: Mapping[str, Any]) -> str:
 
 
 def _gemms_grid(gemms: Sequence[Mapping[str, Any]]) -> Grid:
-    grid = _grid("layers", "lookup key", "table", "kernel", "autotunes")
+    grid = new_grid("layers", "lookup key", "table", "kernel", "autotunes")
     for gemm in gemms:
         grid.add_row(
             gemm["layers"],
             Text(gemm["key"]),
             "[green]hit[/]" if gemm["hit"] else "[yellow]miss[/]",
-            Text(_kernel(gemm["template_id"], gemm["params"]) if gemm["template_id"] else "-"),
+            Text(kernel_text(gemm["template_id"], gemm["params"]) if gemm["template_id"] else "-"),
             _autotunes(gemm),
         )
     return grid
@@ -133,7 +137,7 @@ def _demo_foot(found: Mapping[str, Any]) -> Iterable[Text]:
 
 def _compiles_grid(compiles: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]) -> Grid:
     numbers = ("compile s", "step µs", "off from eager")
-    grid = _grid("cold caches, a process each", *numbers, numbers=numbers)
+    grid = new_grid("cold caches, a process each", *numbers, numbers=numbers)
     for name, measured in compiles.items():
         grid.add_row(
             titles[name],
@@ -151,16 +155,16 @@ def _compiles_grid(compiles: Mapping[str, Mapping[str, Any]], titles: Mapping[st
 
 
 @commands.command("status")
-@_json_option
-@_errors_for_people
+@json_option
+@errors_for_people
 def status_command(as_json: bool) -> None:
     """Say what enable() would use here."""
-    _import_torch()  # only an imported torch is asked for visible GPUs
+    import_torch()  # only an imported torch is asked for visible GPUs
     found = _status(host.installed_series())
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
-    console = _console()
+    console = new_console()
     console.print(Text(f"inductor-tables {__version__}, torch {found['torch']}"), soft_wrap=True)
     packaged = ", ".join(found["packaged_series"]) or "none"
     console.print(Text(f"packaged tables are for torch {packaged}"), soft_wrap=True)
@@ -190,7 +194,7 @@ def _status(series: TorchSeries) -> dict[str, Any]:
 
 
 def _devices_grid(devices: Sequence[Mapping[str, Any]]) -> Grid:
-    grid = _grid("GPU", "served by", "match", "version", "digest", "keys", numbers=["keys"])
+    grid = new_grid("GPU", "served by", "match", "version", "digest", "keys", numbers=["keys"])
     for device in devices:
         name = f"{device['index']}: {device['arch']}"
         if not device["tables"]:
@@ -202,7 +206,7 @@ def _devices_grid(devices: Sequence[Mapping[str, Any]]) -> Grid:
 
 
 def _settings_grid(settings: Mapping[str, Any]) -> Grid:
-    grid = _grid("setting (inductor_tables.config)", "value", "environment variable")
+    grid = new_grid("setting (inductor_tables.config)", "value", "environment variable")
     for name, value in settings.items():
         grid.add_row(name, Text(repr(value)), config.ENV_PREFIX + name.upper())
     return grid
@@ -212,8 +216,8 @@ def _settings_grid(settings: Mapping[str, Any]) -> Grid:
 
 
 @commands.command("list")
-@_json_option
-@_errors_for_people
+@json_option
+@errors_for_people
 def list_command(as_json: bool) -> None:
     """List the packaged tables."""
     found = [
@@ -221,9 +225,9 @@ def list_command(as_json: bool) -> None:
         for _, folder, table in resources.packaged_tables()
     ]
     if as_json:
-        _print_json(found)
+        print_json(found)
     elif found:
-        _console().print(_list_grid(found))
+        new_console().print(_list_grid(found))
     else:
         click.echo("no tables are packaged")
 
@@ -245,7 +249,7 @@ def _table_data(table: Table) -> dict[str, Any]:
 
 
 def _list_grid(found: Sequence[Mapping[str, Any]]) -> Grid:
-    grid = _grid(
+    grid = new_grid(
         "torch", "arch (folder)", "version", "recorded with", "SMs", "digest",
         "keys", "entries", "bytes", numbers=("keys", "entries", "bytes"),
     )  # fmt: skip
@@ -276,8 +280,8 @@ def _list_grid(found: Sequence[Mapping[str, Any]]) -> Grid:
 @click.option("--op", metavar="OP", help="Only keys of this op, e.g. addmm.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N",
               help=f"At most N keys; default: {SHOWN}, with --json all.")  # fmt: skip
-@_json_option
-@_errors_for_people
+@json_option
+@errors_for_people
 def show_command(
     arch: str, series: str | None, op: str | None, limit: int | None, as_json: bool
 ) -> None:
@@ -287,9 +291,9 @@ def show_command(
     wanted = limit or (len(keys) if as_json else SHOWN)
     rows = [_row(key, gemm, entry) for gemm, key in keys[:wanted] for entry in table.lookup(key)]
     if as_json:
-        _print_json({**_table_data(table), "keys_found": len(keys), "rows": rows})
+        print_json({**_table_data(table), "keys_found": len(keys), "rows": rows})
         return
-    _console().print(_rows_grid(rows))
+    new_console().print(_rows_grid(rows))
     if len(keys) > wanted:
         click.echo(f"{wanted} of {len(keys)} keys; --limit {len(keys)} shows all")
     elif not keys:
@@ -415,7 +419,7 @@ def _row(key: str, gemm: Gemm, entry: Entry) -> dict[str, Any]:
 
 
 def _rows_grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
-    grid = _grid(
+    grid = new_grid(
         "op", "M", "N", "K", "dtypes", "layout", "kernel", "µs", "origin",
         numbers=("M", "N", "K", "µs"),
     )  # fmt: skip
@@ -426,53 +430,9 @@ def _rows_grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
             *("-" if row[name] is None else str(row[name]) for name in ("m", "n", "k")),
             " ".join(row["dtypes"]),
             " x ".join(row["layout"]),
-            _kernel(row["template_id"], row["params"]),
+            kernel_text(row["template_id"], row["params"]),
             "-" if row["time_us"] is None else f"{row['time_us']:.1f}",
             "measured" if row["measured"] else f"carried from torch {row['recorded_with_torch']}",
         )
         grid.add_row(*map(Text, texts))
     return grid
-
-
-# --- what the commands share ------------------------------------------------------------
-
-
-def _import_torch() -> None:
-    """Import torch, without its warning that NumPy is not installed.
-
-    Raises:
-        UnsupportedTorchError: it is not installed or too old.
-    """
-    host.installed_series()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
-        importlib.import_module("torch")
-
-
-def _kernel(template_id: str, params: Mapping[str, Any]) -> str:
-    """Return a template and its tuning choices: ``triton::mm 64x128x32, 4 warps, 3 stages``."""
-    tuning = {name: value for name, value in params.items() if name in TUNING}
-    block = [tuning.pop(f"BLOCK_{side}", None) for side in "MNK"]
-    parts = [template_id] if None in block else [f"{template_id} {'x'.join(map(str, block))}"]
-    for name, unit in (("num_warps", "warps"), ("num_stages", "stages")):
-        if name in tuning:
-            parts.append(f"{tuning.pop(name)} {unit}")
-    return ", ".join([*parts, *(f"{name}={tuning[name]}" for name in sorted(tuning))])
-
-
-def _grid(*columns: str, numbers: Collection[str] = ()) -> Grid:
-    grid = Grid()
-    for column in columns:
-        justify: Any = "right" if column in numbers else "left"
-        grid.add_column(column, overflow="fold", justify=justify)
-    return grid
-
-
-def _console() -> Console:
-    """Return a console that is wide where no person's terminal sets a width."""
-    console = Console()
-    return console if console.is_terminal else Console(width=160)
-
-
-def _print_json(data: Any) -> None:
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False))

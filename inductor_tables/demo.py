@@ -1,19 +1,15 @@
 """What ``inductor-tables demo`` compiles, and how.
 
-Every compile runs in a process of its own, ``python -m inductor_tables.demo STEP RESULT``:
-a simulation patches torch for the whole process, and a compile time means something only
-where no cache is warm.
+Every compile runs in a process of its own, ``python -m inductor_tables.demo RESULT STEP``
+(:mod:`inductor_tables.fresh`).
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -27,6 +23,7 @@ from torch.nn import functional
 import inductor_tables
 from inductor_tables import host
 from inductor_tables.errors import InductorTablesError
+from inductor_tables.fresh import NO_GPU, FreshProcessError, run_fresh
 from inductor_tables.keys import parse_key
 from inductor_tables.report import Status, TableStatus
 from inductor_tables.resources import packaged_candidates
@@ -147,8 +144,7 @@ def served_device() -> tuple[int, str] | None:
 
 
 def _run_simulated() -> dict[str, Any]:
-    # A simulation refuses to shadow a real GPU, so one that no table knows is hidden.
-    step = _in_fresh_process("simulated", CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES="")
+    step = _in_fresh_process("simulated", **NO_GPU)  # hides a GPU that no table knows
     return {"simulated": True, **_about(SIMULATED), **step, "compiles": {}}
 
 
@@ -165,24 +161,15 @@ def _about(device: str) -> dict[str, Any]:
 
 
 def _in_fresh_process(step: str, *args: str, **environment: str) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="inductor-tables-demo-") as folder:
-        result = Path(folder, "result.json")
-        caches = {
-            "TORCHINDUCTOR_CACHE_DIR": str(Path(folder, "inductor")),
-            "TRITON_CACHE_DIR": str(Path(folder, "triton")),
-        }
-        done = subprocess.run(  # noqa: S603 - our own interpreter and module
-            [sys.executable, "-m", "inductor_tables.demo", step, str(result), *args],
-            env={**os.environ, **caches, **environment},
-            capture_output=True,
-            text=True,
-            check=False,
+    try:
+        found: dict[str, Any] = run_fresh(
+            "inductor_tables.demo", step, *args, environment=environment
         )
-        if done.returncode:
-            ending = "\n".join(done.stderr.strip().splitlines()[-12:])
-            raise DemoError(f"the step {step!r} failed (exit status {done.returncode}):\n{ending}")
-        found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
-        return found
+    except FreshProcessError as error:
+        raise DemoError(
+            f"the step {step!r} failed (exit status {error.status}):\n{error.ending}"
+        ) from error
+    return found
 
 
 # --- the fresh process of one step ------------------------------------------------------
@@ -306,7 +293,7 @@ def _gemm(
     }
 
 
-def _main(step: str, result: str, index: str = "0") -> None:
+def _main(result: str, step: str, index: str = "0") -> None:
     found = _simulated() if step == "simulated" else _real(step, int(index))
     Path(result).write_text(json.dumps(found), encoding="utf-8")
 

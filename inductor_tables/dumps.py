@@ -45,6 +45,7 @@ from inductor_tables.schema import (
     plain_config,
     shown,
 )
+from inductor_tables.strict_json import check_object, parse_json, read_limited
 from inductor_tables.versions import torch_series
 
 RESERVED_NAME: Final = "inductor-tables"
@@ -137,13 +138,8 @@ def read_dump(path: str | os.PathLike[str]) -> Dump:
         OSError: the file cannot be read.
     """
     resource = os.fspath(path)
-    with open(resource, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MAX_DUMP_BYTES:
-            raise InvalidDumpError(
-                resource, "file", f"{size} bytes; at most {MAX_DUMP_BYTES} are read, split it"
-            )
-        return parse_dump(file.read(), resource)
+    data = read_limited(path, MAX_DUMP_BYTES, _Reader(resource).fail)
+    return parse_dump(data, resource)
 
 
 def parse_dump(data: bytes, resource: str) -> Dump:
@@ -175,26 +171,6 @@ def _template_id(entry: Any) -> Any:
     return entry.get("template_id", "entry") if isinstance(entry, Mapping) else "entry"
 
 
-class _Repeated(dict[str, Any]):
-    """A JSON object with a name that stands in it twice; found where it is looked into."""
-
-    name = ""
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    repeated = _Repeated(found)
-    names = [name for name, _ in pairs]
-    repeated.name = next(name for name in found if names.count(name) > 1)
-    return repeated
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
-
-
 class _Reader:
     """Checks one dump; every method names the place of what it refuses."""
 
@@ -205,7 +181,7 @@ class _Reader:
         raise InvalidDumpError(self._resource, where, problem)
 
     def dump(self, data: bytes) -> Dump:
-        content = self._map(self._json(data), "top level")
+        content = self._map(parse_json(data, self.fail), "top level")
         plain = RESERVED_NAME not in content
         reserved = content.pop(RESERVED_NAME, None)
         configs = {key: self._configs(key, entries) for key, entries in content.items()}
@@ -263,21 +239,8 @@ class _Reader:
         except ValueError as error:
             self.fail(where, str(error))
 
-    def _json(self, data: bytes) -> Any:
-        try:
-            text = data.decode("utf-8")
-            return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
-        except RecursionError:
-            self.fail("JSON", "lists or objects are nested too deeply")
-        except ValueError as error:  # also not UTF-8, and ints of too many digits
-            self.fail("JSON", f"not valid JSON in UTF-8: {error}")
-
     def _map(self, value: Any, where: str) -> dict[str, Any]:
-        if isinstance(value, _Repeated):
-            self.fail(where, f"the name {value.name[:200]!r} stands twice in one object")
-        if not isinstance(value, dict):
-            self.fail(where, f"expected an object, found {type(value).__name__}")
-        return value
+        return check_object(value, where, self.fail)
 
     def _configs(self, key: str, entries: Any) -> list[Config]:
         self.check_key(key, _place(key[:200]))

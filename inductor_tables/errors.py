@@ -33,6 +33,10 @@ class InvalidDumpError(InvalidTableError):
     """A dump is damaged or holds a row that may not go into a table."""
 
 
+class InvalidProblemsError(InvalidTableError):
+    """A file of problems is damaged or holds what is no problem."""
+
+
 class InvalidKeyError(InductorTablesError, ValueError):
     """A text does not follow the grammar of lookup keys."""
 
@@ -59,3 +63,15 @@ class SimulationError(InductorTablesError, RuntimeError):
 
 class BuildError(InductorTablesError, ValueError):
     """The build tools refuse their input; nothing was written."""
+
+
+class SkippedProblemError(InductorTablesError, ValueError):
+    """A problem that the tuner cannot tune here; the message says why."""
+
+
+class DeadDeviceError(InductorTablesError, RuntimeError):
+    """A kernel broke the GPU's context: the process must be started anew."""
+
+
+class TargetError(InductorTablesError, ValueError):
+    """A model cannot be loaded, or cannot be lowered."""

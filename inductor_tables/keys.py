@@ -105,7 +105,7 @@ def problem_of(parsed: ParsedKey) -> ParsedKey:
     if parsed.op_name != "addmm" or len(parsed.inputs) != 3:
         return parsed
     bias, mat1, mat2 = parsed.inputs
-    if len(bias.size) != 1 or len(mat1.size) != 2 or len(mat2.size) != 2:
+    if (len(bias.size), len(bias.stride)) != (1, 1) or len(mat1.size) != 2 or len(mat2.size) != 2:
         return parsed
     rows, columns = mat1.size[0], mat2.size[1]
     stride = bias.stride[0] if bias.size[0] == columns else 0

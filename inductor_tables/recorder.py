@@ -21,15 +21,12 @@ import itertools
 import logging
 import math
 import os
-import re
-import socket
-import sys
 import threading
 from abc import ABC, abstractmethod
 from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from functools import cached_property
 from numbers import Real
 from operator import attrgetter, itemgetter
@@ -42,14 +39,17 @@ from inductor_tables.activation import observing
 from inductor_tables.dumps import KeyText, Row, join_keys, make_row, render_key, write_atomically
 from inductor_tables.errors import InvalidDumpError, InvalidKeyError
 from inductor_tables.keys import parse_key
+from inductor_tables.process_files import create_file
 from inductor_tables.provenance import provenance
 from inductor_tables.schema import MAX_ENTRIES_PER_KEY
 
 log = logging.getLogger(__name__)
 
+DUMP_PREFIX: Final = "inductor_lut"
+"""How names of dumps begin."""
+
 _NS_PER_MS: Final = 1_000_000
 _LONGEST_MS: Final = 2**53 // _NS_PER_MS
-_NAME_TRIES: Final = 1000
 
 
 @dataclass
@@ -176,20 +176,11 @@ class DirectoryRecordBackend(RecordBackend):
         content = join_keys(texts, self._provenance)
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.path is None:
-            self.path = self._create(content)
+            begun = datetime.now(timezone.utc)
+            self.path = create_file(self.directory, DUMP_PREFIX, content, begun)
             log.info("recording to %s", self.path)
         else:
             write_atomically(self.path, content)
-
-    def _create(self, content: bytes) -> Path:
-        """Write a file under a name that nobody has; the ms count on where one is taken."""
-        moment = datetime.now(timezone.utc)
-        for later in range(_NAME_TRIES):
-            path = self.directory / _dump_name(moment + timedelta(milliseconds=later))
-            with contextlib.suppress(FileExistsError):
-                write_atomically(path, content, exclusive=True)
-                return path
-        raise FileExistsError(f"{path} and {_NAME_TRIES - 1} names before it are taken")
 
     def _text(self, key: str, entries: Sequence[LookupTableEntry]) -> KeyText | None:
         """Render a key, from memory if its entries are those of the last dump."""
@@ -235,22 +226,6 @@ def _device_of(key: str) -> str | None:
         return parse_key(key).device
     except InvalidKeyError:
         return None
-
-
-def _dump_name(moment: datetime) -> str:
-    machine = re.sub(r"[^A-Za-z0-9.-]+", "-", socket.gethostname())[:64].strip(".-") or "host"
-    parts = [f"{moment:%Y%m%d_%H%M%S}_{moment.microsecond // 1000:03d}", machine, str(os.getpid())]
-    rank = _process_rank()
-    return f"inductor_lut_{'_'.join(parts if rank is None else [*parts, rank])}.json"
-
-
-def _process_rank() -> str | None:
-    """Return this process's rank among those of a distributed run, None outside of one."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return str(distributed.get_rank())
-    rank = os.environ.get("RANK", "")
-    return rank if re.fullmatch(r"[0-9]{1,9}", rank) else None
 
 
 # --- the recorder -----------------------------------------------------------------------

@@ -271,3 +271,12 @@ def test_floats_keep_their_text(value: float) -> None:
     parsed = parse_key(key)
     assert parsed.scalars == (("alpha", repr(value)),)
     assert math.isnan(value) or float(parsed.scalars[0][1]) == value
+
+
+def test_the_problem_of_a_bias_without_a_stride_is_the_key_itself() -> None:
+    """The grammar allows it; no host makes it."""
+    key = (
+        "((torch.bfloat16, [8], []), (torch.bfloat16, [4, 2], [2, 1]), "
+        "(torch.bfloat16, [2, 8], [8, 1]))+addmm"
+    )
+    assert str(problem_of(parse_key(key))) == key

@@ -21,9 +21,10 @@ from typing import Any
 
 import pytest
 
-from inductor_tables import config, dumps, host, recorder
+from inductor_tables import config, host, recorder
 from inductor_tables import provenance as provenance_module
 from inductor_tables.dumps import Dump, read_dump
+from inductor_tables.process_files import file_name
 from inductor_tables.recorder import (
     DirectoryRecordBackend,
     EmitBackend,
@@ -467,18 +468,18 @@ def test_file_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "../node_7 ä.cluster")
     moment = datetime(2026, 1, 2, 3, 4, 5, 67_999, tzinfo=timezone.utc)
     name = f"inductor_lut_20260102_030405_067_node-7-.cluster_{os.getpid()}"
-    assert recorder._dump_name(moment) == f"{name}.json"
+    assert file_name(recorder.DUMP_PREFIX, moment) == f"{name}.json"
     monkeypatch.setenv("RANK", "63")
-    assert recorder._dump_name(moment) == f"{name}_63.json"
+    assert file_name(recorder.DUMP_PREFIX, moment) == f"{name}_63.json"
     monkeypatch.setenv("RANK", "../x")
-    assert recorder._dump_name(moment) == f"{name}.json"
+    assert file_name(recorder.DUMP_PREFIX, moment) == f"{name}.json"
     distributed = types.SimpleNamespace(
         is_available=lambda: True, is_initialized=lambda: True, get_rank=lambda: 5
     )
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
-    assert recorder._dump_name(moment) == f"{name}_5.json"
+    assert file_name(recorder.DUMP_PREFIX, moment) == f"{name}_5.json"
     monkeypatch.setattr(socket, "gethostname", lambda: "_")
-    assert "_067_host_" in recorder._dump_name(moment)
+    assert "_067_host_" in file_name(recorder.DUMP_PREFIX, moment)
 
 
 def test_backends_of_one_process_and_ms_get_files_of_their_own(
@@ -541,17 +542,16 @@ def test_a_full_disk_costs_a_warning_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Rows that could not be written are written by the next dump that can, at exit at last."""
-    real = dumps.write_atomically
 
-    def full(path: Path, data: bytes, *, exclusive: bool = False) -> None:
+    def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     with record(tmp_path) as recording:
-        monkeypatch.setattr(recorder, "write_atomically", full)
-        autotuned(choices_of([1]), [0.1])
-        autotuned(choices_of([2]), [0.2])
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", full)
+            autotuned(choices_of([1]), [0.1])
+            autotuned(choices_of([2]), [0.2])
         assert recording.path is None
-        monkeypatch.setattr(recorder, "write_atomically", real)
     assert len(only_dump(tmp_path).rows) == 2
     assert len(warnings_of(caplog)) == 1
 

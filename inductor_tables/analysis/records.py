@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from inductor_tables.decisions import Outcome
@@ -96,6 +96,7 @@ class Coverage:
         gemms: sorted by the share of time, largest first; ties by key.
         peak_tflops: by dtype, what the roofline takes the device to reach.
         peak_gb_s: memory bandwidth in GB/s that the roofline takes the device to reach.
+        notes: what else there is to know, such as tables that could not be read.
     """
 
     device: str
@@ -106,6 +107,7 @@ class Coverage:
     gemms: tuple[Gemm, ...]
     peak_tflops: Mapping[str, float]
     peak_gb_s: float
+    notes: tuple[str, ...] = ()
 
     @property
     def total_us(self) -> float:
@@ -118,6 +120,11 @@ class Coverage:
         total = self.total_us
         hits = sum(g.estimated_us * g.count for g in self.gemms if g.outcome == "hit")
         return hits / total if total else 1.0
+
+    def share(self, gemm: Gemm) -> float:
+        """Return which part of :attr:`total_us` all occurrences of a GEMM take, from 0 to 1."""
+        total = self.total_us
+        return gemm.estimated_us * gemm.count / total if total else 0.0
 
     def count(self, outcome: Outcome) -> int:
         """Return how many GEMMs, each counted once, have an outcome."""
@@ -138,3 +145,45 @@ class Coverage:
     def to_json(self) -> str:
         """Return :meth:`as_dict` as JSON."""
         return json.dumps(self.as_dict(), indent=2, sort_keys=True)
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Coverage:
+        """Return what :meth:`as_dict` was made of."""
+        kept = {f.name: plain[f.name] for f in fields(cls)}
+        return cls(**{**_tuples(kept), "gemms": tuple(map(_gemm, plain["gemms"]))})
+
+    def summary(self) -> str:
+        """Return one line: how many GEMMs there are, and which share of their time hits."""
+        occurrences = sum(g.count for g in self.gemms)
+        return (
+            f"{len(self.gemms)} GEMMs ({occurrences} occurrences) on {self.device}, torch "
+            f"{self.torch}: {self.count('hit')} hit, {self.count('miss')} miss, "
+            f"{self.count('dropped')} dropped; {100 * self.covered:.1f} % of the estimated GEMM "
+            "time is covered"
+        )
+
+    def __str__(self) -> str:
+        lines = [self.summary(), f"  tables: {', '.join(self.tables) or 'none for this device'}"]
+        for g in self.gemms:
+            lines.append(
+                f"  {g.outcome} x{g.count}, {100 * self.share(g):.1f} %, {g.estimated_us:.1f} us: "
+                f"{g.key} ({g.phase}, in {', '.join(g.origins)})"
+            )
+            lines += [f"    {g.template_id} of {g.table}"] * (g.outcome == "hit")
+            lines += [f"    dropped {reason}" for reason in g.dropped]
+            lines += [f"    near: {n.key}: {'; '.join(n.differences)}" for n in g.nearest]
+            lines += [f"    {g.advice}"] * (g.advice is not None)
+        return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
+
+
+def _gemm(plain: Mapping[str, Any]) -> Gemm:
+    kept = {f.name: plain[f.name] for f in fields(Gemm)}
+    near = tuple(Neighbour(**_tuples(found)) for found in plain["nearest"])
+    return Gemm(**{**_tuples(kept), "nearest": near})
+
+
+def _tuples(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a record: what JSON made lists of are tuples."""
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()
+    }

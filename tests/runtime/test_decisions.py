@@ -140,6 +140,18 @@ def test_the_log_says_it_once_a_key(caplog: pytest.LogCaptureFixture) -> None:
     assert "near: " in told[1][1]
 
 
+def test_the_log_looks_for_near_keys_at_debug_level_only(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The first search of a large table takes seconds, which a compile is not to pay at info."""
+    caplog.set_level(logging.INFO, "inductor_tables")
+    inductor_tables.enable({MM_16: [triton_entry()]})
+    lower(product, rows=17)
+    (told,) = [r.getMessage() for r in caplog.records if " x1: " in r.getMessage()]
+    assert told.startswith(f"  miss x1: {MM_17} (in ")
+    assert "near: " not in told
+
+
 def test_counters_count_the_outcomes() -> None:
     """In the host's own counters, which a cached graph restores."""
     from torch._dynamo.utils import counters

@@ -1,0 +1,1 @@
+"""Finds and proves the fastest kernel of each GEMM problem on the GPU that is here."""
