@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from build_tools.files import dump_files
-from build_tools.tune.asked import problem_from_key
 from build_tools.tune.results import problem_id
 from build_tools.tune.space import candidate
 from inductor_tables.dumps import read_dump
 from inductor_tables.keys import parse_key
+from inductor_tables.problems import problem_from_key
 from inductor_tables.schema import Config
 from inductor_tables.table import Table
 

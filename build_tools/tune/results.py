@@ -20,8 +20,7 @@ from typing import Any, Final, NoReturn
 
 from build_tools.tune.shapes import Shape, shape_of
 from inductor_tables.errors import BuildError
-from inductor_tables.keys import ParsedKey, parse_key
-from inductor_tables.problems import Problem
+from inductor_tables.problems import Problem, problem_from_key
 from inductor_tables.schema import Config, plain_config
 
 FORMAT: Final = 1
@@ -37,10 +36,7 @@ Line = dict[str, Any]
 
 def problem_id(problem: Problem) -> str:
     """Return the problem's lookup key without a device, which identifies it."""
-    key = ParsedKey(
-        device=None, inputs=problem.inputs, scalars=problem.scalars, op_name=problem.op_name
-    )
-    return str(key)
+    return problem.key(None)
 
 
 @dataclass
@@ -129,11 +125,7 @@ def _check_format(line: Line, path: Path) -> None:
 def _history_of(line: Line) -> tuple[Shape, list[Config]] | None:
     if line["status"] != TUNED:
         return None
-    parsed = parse_key(line["problem"])
-    problem = Problem(
-        op_name=parsed.op_name, inputs=parsed.inputs, scalars=parsed.scalars, count=1, origins=()
-    )
-    return shape_of(problem), [config_of(found) for found in line["best"]]
+    return shape_of(problem_from_key(line["problem"])), [config_of(found) for found in line["best"]]
 
 
 def config_of(plain: Mapping[str, Any]) -> Config:

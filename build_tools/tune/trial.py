@@ -1,8 +1,8 @@
 """Tunes a few problems on this GPU and measures the winners once more, independently.
 
 ``python -m build_tools.tune.trial --out DIR`` prints two tables: what was found, and how far
-a second measurement (new process-wide state, new data, new graphs, and torch's profiler) is
-from it. A part of the repository's checks on real GPUs, not of the build.
+a second measurement (new data, order and graphs, and torch's profiler beside it) is from it.
+A part of the repository's checks on real GPUs, not of the build.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from build_tools.tune import kernels
-from build_tools.tune.asked import problem_from_key, read_asked
+from build_tools.tune.asked import read_asked
 from build_tools.tune.device import chip_of, described, own_device
 from build_tools.tune.driver import Plan
 from build_tools.tune.dumping import write_dumps
@@ -33,7 +33,7 @@ from build_tools.tune.session import Run, tune
 from build_tools.tune.space import candidate
 from build_tools.tune.verdict import compare
 from inductor_tables.errors import DeadDeviceError, InductorTablesError
-from inductor_tables.problems import Problem
+from inductor_tables.problems import Problem, problem_from_key
 from inductor_tables.schema import Config
 
 _MM = ((16, 1024, 4096), (16, 4096, 4096), (64, 4096, 14336), (1, 4096, 4096), (512, 2048, 2048))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ def configured_cases(path: Path, target: str, options: Options) -> list[Case]:
     =====================  ==============================================================
     causal language model  n <= 64: ``input_ids`` [n, 1], a decode step of n sequences; else
                            [1, n], a prefill; no cache (``use_cache=False``)
-    text encoder           ``input_ids`` [1, n]
+    text encoder           ``input_ids`` [1, n]; one image too where there is a vision part
     encoder-decoder        ``input_ids`` and ``decoder_input_ids`` [1, n]
     vision                 ``pixel_values`` of n images
     speech (Whisper)       ``input_features`` of n sounds, as many ``decoder_input_ids``
@@ -159,7 +159,7 @@ class _Call:
 def _calls(model: Any, target: str, tokens: tuple[int, ...], dtype: torch.dtype) -> list[_Call]:
     main = getattr(model, "main_input_name", "input_ids")
     if main == "input_ids":
-        return _text_calls(model, tokens)
+        return _text_calls(model, target, tokens, dtype)
     if main == "pixel_values":
         return [_images(model, target, n, dtype) for n in tokens or _SEEN]
     if main == "input_features" and model.config.is_encoder_decoder:
@@ -175,13 +175,19 @@ def _ids(*size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.int64, device="meta")
 
 
-def _text_calls(model: Any, tokens: tuple[int, ...]) -> list[_Call]:
+def _text_calls(
+    model: Any, target: str, tokens: tuple[int, ...], dtype: torch.dtype
+) -> list[_Call]:
     longest = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     if model.config.is_encoder_decoder:
         return [_translated(n) for n in tokens or _capped(_ENCODED, longest)]
     if model.can_generate():
         return [_generated(n) for n in tokens or _capped(_GENERATED, longest)]
-    return [_encoded(n) for n in tokens or _capped(_ENCODED, longest)]
+    calls = [_encoded(n) for n in tokens or _capped(_ENCODED, longest)]
+    if not hasattr(model.config, "vision_config"):
+        return calls
+    images = _images(model, target, 1, dtype).inputs  # a model of both, as CLIP
+    return [replace(call, inputs={**call.inputs, **images}) for call in calls]
 
 
 def _capped(counts: tuple[int, ...], longest: int | None) -> tuple[int, ...]:

@@ -156,7 +156,7 @@ class Coverage:
         """Return one line: how many GEMMs there are, and which share of their time hits."""
         occurrences = sum(g.count for g in self.gemms)
         return (
-            f"{len(self.gemms)} GEMMs ({occurrences} occurrences) on {self.device}, torch "
+            f"{len(self.gemms)} GEMM{'s' * (len(self.gemms) != 1)}, {occurrences} in all, on {self.device}, torch "
             f"{self.torch}: {self.count('hit')} hit, {self.count('miss')} miss, "
             f"{self.count('dropped')} dropped; {100 * self.covered:.1f} % of the estimated GEMM "
             "time is covered"

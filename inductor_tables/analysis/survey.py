@@ -100,7 +100,8 @@ def survey(
     with config.patch(quiet), _tables_of_its_own(tables):
         with simulate(spec, codegen=False) as simulation:
             for case in cases:
-                seen.add(case, _lowered(simulation, case, backward, dynamic), simulation.notes)
+                seen.add(case, _lowered(simulation, case, backward, dynamic))
+                seen.remark(simulation.ops, simulation.notes)
         current = activation.current_activation()
         assert current is not None
         served = [candidate.table for candidate in current.candidates(spec.gcn_arch_name)]
@@ -272,15 +273,20 @@ class _Seen:
     def __init__(self) -> None:
         self._found: dict[Any, _Found] = {}
         self._targets: dict[str, None] = {}
-        self._notes: Counter[str] = Counter()
+        self._padded: Counter[str] = Counter()
+        self._others: Counter[str] = Counter()
         self._backward = False
 
-    def add(self, case: Case, lowered: Sequence[_Lowered], notes: Sequence[Note]) -> None:
+    def remark(self, ops: Sequence[OpLowering], notes: Sequence[Note]) -> None:
+        """Count what one call has besides: ops without a key, decisions by a stopwatch."""
+        self._others.update(op.name for op in ops if not op.calls and op.depth == 0)
+        self._padded.update(note.decision for note in notes if note.kind == "pad_mm")
+
+    def add(self, case: Case, lowered: Sequence[_Lowered]) -> None:
         """Add those of one call."""
         from inductor_tables.analysis.origins import origin_text
 
         self._targets[case.name] = None
-        self._notes.update(note.decision for note in notes if note.kind == "pad_mm")
         for one in lowered:
             decision = one.decision
             same = (decision.key, one.op.phase, decision.outcome, decision.dropped)
@@ -321,10 +327,13 @@ class _Seen:
                 "there is no backward graph: neither the inputs nor the parameters that the "
                 "outputs depend on require gradients"
             )
-        for decision, count in sorted(self._notes.items()):
+        if self._others:
+            counted = ", ".join(f"{count} x {name}" for name, count in sorted(self._others.items()))
+            yield f"not in these figures, since torch never looks it up in tables: {counted}"
+        for decision, count in sorted(self._padded.items()):
             yield (
-                f"{count} products have sizes that torch pads where a benchmark on the device "
-                f"says so (pad_mm); here they are taken as {decision}"
+                f"{count} x torch would pad a product if a benchmark on the device said so "
+                f"(pad_mm); here it is {decision}"
             )
 
 

@@ -11,7 +11,7 @@ import tune_samples as samples
 from click.testing import CliRunner
 
 from build_tools.cli import main
-from build_tools.tune.asked import problem_from_key, read_asked
+from build_tools.tune.asked import read_asked
 from build_tools.tune.dumping import write_dumps
 from build_tools.tune.previous import read_previous
 from build_tools.tune.records import text_of
@@ -19,6 +19,7 @@ from build_tools.tune.results import Writer, problem_id, read_results
 from build_tools.tune.space import candidate
 from inductor_tables.dumps import make_row, read_dump, render_dump
 from inductor_tables.errors import InvalidKeyError
+from inductor_tables.problems import problem_from_key, write
 
 KEY = problem_id(samples.problem(16, 64, 64))
 OTHER = problem_id(samples.problem(32, 64, 64))
@@ -30,6 +31,15 @@ def test_keys_are_read_from_text(tmp_path: Path) -> None:
     (tmp_path / "b.txt").write_text(f"{samples.ARCH}+{OTHER}\n")
     problems = read_asked([tmp_path / "a.txt", tmp_path / "b.txt"])
     assert [(problem_id(p), p.count) for p in problems] == [(OTHER, 2), (KEY, 1)]
+
+
+def test_files_of_problems_are_read(tmp_path: Path) -> None:
+    """They go together with keys, counts added up."""
+    write(tmp_path / "p.json", [problem_from_key(KEY, count=7, origins=["llama:layers.0"])])
+    (tmp_path / "a.txt").write_text(f"{OTHER}\n{KEY}\n")
+    problems = read_asked([tmp_path / "a.txt", tmp_path / "p.json"])
+    assert [(problem_id(p), p.count) for p in problems] == [(KEY, 8), (OTHER, 1)]
+    assert problems[0].origins == ("llama:layers.0",)
 
 
 def test_a_bad_line_is_named(tmp_path: Path) -> None:

@@ -145,6 +145,15 @@ def test_a_kernel_that_breaks_the_gpu_is_not_launched_again(tmp_path: Path) -> N
     assert bench.banned == [{text_of(deadly)}]
 
 
+def test_a_problem_that_breaks_the_gpu_unseen_is_not_begun_again(tmp_path: Path) -> None:
+    """Where no candidate can be blamed the problem has failed."""
+    error = DeadDeviceError("the GPU's context is broken")
+    with pytest.raises(DeadDeviceError, match="broken"):
+        _tune(tmp_path, samples.FakeBench(crashing={"mm": error}), PROBLEMS[:1])
+    (line,) = read_results(tmp_path).lines.values()
+    assert (line["status"], line["reason"]) == ("failed", "it broke the GPU's context")
+
+
 def test_what_a_dead_process_was_launching_is_banned(tmp_path: Path) -> None:
     """A mark that its process left behind counts, one of a living process does not."""
     name = worker_name(0)

@@ -12,10 +12,9 @@ import torch
 import tune_samples as samples
 
 import inductor_tables
-from build_tools.tune.asked import problem_from_key
 from build_tools.tune.space import candidate
 from inductor_tables.errors import SkippedProblemError
-from inductor_tables.problems import Problem
+from inductor_tables.problems import Problem, problem_from_key
 from inductor_tables.versions import series_order, torch_series
 
 pytest.importorskip("triton")

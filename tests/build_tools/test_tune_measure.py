@@ -298,6 +298,23 @@ def test_a_broken_context_ends_the_process(make_job: Any, monkeypatch: pytest.Mo
         _measure(job, GOOD)
 
 
+def test_a_context_that_breaks_while_timing_ends_the_process(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error that shows later than its launch is not taken for the problem's alone."""
+    job, _ = make_job()
+
+    def broken(*_args: Any, **_keywords: Any) -> Any:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(FakeWatch, "rounds", broken)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        _measure(job, GOOD)
+    monkeypatch.setattr("build_tools.tune.measure.alive", lambda _device: False)
+    with pytest.raises(DeadDeviceError, match="illegal memory access"):
+        _measure(job, GOOD)
+
+
 def test_every_check_has_fresh_inputs(make_job: Any) -> None:
     """The inputs of one check are not those of the next."""
     job, made = make_job()

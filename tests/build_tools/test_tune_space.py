@@ -7,9 +7,9 @@ import math
 import pytest
 import tune_samples as samples
 
-from build_tools.tune.asked import problem_from_key
 from build_tools.tune.shapes import item_bytes, shape_of
 from build_tools.tune.space import candidate
+from inductor_tables.problems import problem_from_key
 from inductor_tables.schema import Config
 
 SPACE = samples.space(samples.problem(16, 4096, 4096))
