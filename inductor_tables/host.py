@@ -634,6 +634,9 @@ def product_of(kernel_inputs: Any) -> Product:
         divides_k=lambda divisor: divides_statically(divisor, k),
         less_than_k=lambda bound: exceeds_statically(k, bound),
         aligned=lambda: _starts_aligned(first) and _starts_aligned(second),
+        no_vector=lambda: all(
+            exceeds_statically(size, 1) for size in (*first.get_size()[-2:], second.get_size()[-1])
+        ),
     )
 
 

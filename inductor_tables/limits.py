@@ -57,6 +57,7 @@ class Product:
         less_than_k: whether the graph guarantees that a number is less than K.
         aligned: whether the graph guarantees that both operands begin at a multiple of 16
             bytes, if its inputs do.
+        no_vector: whether the graph guarantees that M, N and K are all larger than 1.
     """
 
     element_size: int
@@ -64,6 +65,7 @@ class Product:
     divides_k: Callable[[int], bool]
     less_than_k: Callable[[int], bool]
     aligned: Callable[[], bool]
+    no_vector: Callable[[], bool]
 
 
 def problem(
@@ -126,6 +128,10 @@ def _problems_of_tma(params: Mapping[str, Any], product: Product) -> Iterator[st
     warps, stages = params["num_warps"], params["num_stages"]
     if warps == 2:
         yield "num_warps=2 is not safe with TMA"
+    if not product.no_vector():
+        # On an H200 the kernel for M=1 gives wrong numbers (torch 2.11 and 2.13): the stride of
+        # a size of 1 says nothing, and the descriptors are made by it.
+        yield "M, N and K are not all larger than 1 for certain, which TMA needs"
     if not product.aligned():
         yield "an operand does not begin at a multiple of 16 B for certain, which TMA needs"
     if params.get("WARP_SPECIALIZE") and (warps < 4 or stages < 2):

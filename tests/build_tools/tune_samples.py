@@ -96,6 +96,7 @@ def space(problem: Problem) -> Space:
         divides_k=lambda divisor: shape.k % divisor == 0,
         less_than_k=lambda bound: bound < shape.k,
         aligned=lambda: True,
+        no_vector=lambda: True,
     )
 
     def unfit(config: Config) -> str | None:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
-from real_device import OPTIONS, close, compiled, entry, mm, random
+from real_device import OPTIONS, close, compiled, entry, mm, mm_key, random
 
 import inductor_tables
 
@@ -142,3 +142,17 @@ def _key_of(fn: Callable[..., Any], args: tuple[Any, ...]) -> str:
     inductor_tables.enable({"none": [entry()]})
     compiled(fn, *args, max_autotune_gemm_backends="ATEN")
     return str(problem_of(parse_key(inductor_tables.status().last_misses[-1])))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 16])
+def test_tma_is_right_for_few_rows(rows: int) -> None:
+    """The kernel of persistent TMA is wrong for one row; the entry is dropped there."""
+    if torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip("needs an arch whose heuristic offers the template")
+    x, w = random(rows, 4096), random(4096, 1024)
+    tma = entry(template_id="triton::mm_persistent_tma", template_hash=None, num_warps=8)
+    inductor_tables.enable({mm_key(rows, 1024, 4096): [tma]})
+    found = compiled(mm, x, w, **{"triton.enable_persistent_tma_matmul": True})
+    assert inductor_tables.status().hits == (rows > 1)
+    if rows > 1:  # else it is stock torch's choice, which may be the wrong kernel
+        close(found, x.double() @ w.double())

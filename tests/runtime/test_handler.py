@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from products import (
     ADDMM_EXPANDED,
     ADDMM_FLAT,
@@ -232,6 +233,19 @@ def test_an_error_in_a_look_up_never_ends_the_compile(
     assert lower(mm)[0].benchmarked
     warned = [r for r in caplog.records if "broken for the test" in r.getMessage()]
     assert len(warned) == 1
+
+
+@pytest.mark.parametrize(("rows", "used"), [(1, 0), (2, 1), (16, 1)])
+def test_tma_is_not_used_for_a_vector(rows: int, used: int) -> None:
+    """The kernel is wrong for one row."""
+    template_id = "triton::mm_persistent_tma"
+    given = {**triton_entry(BLOCK_M=64), "template_id": template_id, "template_hash": None}
+    inductor_tables.enable({MM_16.replace("[16,", f"[{rows},"): [given]})
+    lower(mm, rows=rows, options={"triton.enable_persistent_tma_matmul": True})
+    status = inductor_tables.status()
+    assert status.hits == used
+    reason = f"{template_id}: M, N and K are not all larger than 1 for certain, which TMA needs"
+    assert status.dropped == ({} if used else {reason: 1})
 
 
 def test_status_text_dict_and_json() -> None:

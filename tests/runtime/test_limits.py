@@ -41,7 +41,9 @@ BF16 = Product(
     divides_k=lambda _: True,
     less_than_k=lambda _: True,
     aligned=lambda: True,
+    no_vector=lambda: True,
 )
+VECTOR = replace(BF16, no_vector=lambda: False)
 UNALIGNED = replace(BF16, aligned=lambda: False)
 FP8 = replace(BF16, element_size=1)
 FP32 = replace(BF16, element_size=4, output_size=4)
@@ -121,6 +123,14 @@ def params(m: int, n: int, k: int, stages: int, warps: int, **others: Any) -> di
             "num_warps=2 is not safe with TMA",
         ),
         (HOPPER, "triton::mm_persistent_tma", params(64, 64, 64, 3, 1), BF16, None),
+        (HOPPER, "triton::mm", params(64, 64, 64, 3, 4), VECTOR, None),
+        (
+            HOPPER,
+            "triton::mm_persistent_tma",
+            params(64, 64, 64, 3, 4),
+            VECTOR,
+            "M, N and K are not all larger than 1 for certain",
+        ),
         (HOPPER, "triton::mm", params(64, 64, 64, 3, 4), UNALIGNED, None),
         (
             HOPPER,

@@ -1,0 +1,1 @@
+"""Problems of widely used models, and the public architecture parameters they come from."""
