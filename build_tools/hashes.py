@@ -103,6 +103,7 @@ def installed_templates() -> tuple[dict[str, str | None], dict[str, str]]:
     select_algorithm = importlib.import_module("torch._inductor.select_algorithm")
     kernels = importlib.import_module(_KERNELS)
     importlib.import_module("torch._inductor.lowering")
+    importlib.import_module("torch._inductor.fx_passes.b2b_gemm")  # else the first compile does
     for module in pkgutil.walk_packages(kernels.__path__, f"{_KERNELS}."):
         with suppress(ImportError):
             importlib.import_module(module.name)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import torch
 from products import (
     ADDMM_EXPANDED,
     ADDMM_FLAT,
