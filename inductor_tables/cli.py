@@ -15,13 +15,13 @@ from rich.text import Text
 from inductor_tables import __version__, config, host, resources
 from inductor_tables.errors import InvalidKeyError, UnsupportedTorchError
 from inductor_tables.keys import ParsedKey, TensorKey, parse_key
+from inductor_tables.parameters import kernel_text
 from inductor_tables.schema import Entry
 from inductor_tables.table import Table
 from inductor_tables.terminal import (
     errors_for_people,
     import_torch,
     json_option,
-    kernel_text,
     new_console,
     new_grid,
     print_json,

@@ -518,26 +518,60 @@ def current_op() -> tuple[int, int]:
 def current_origin() -> Origin:
     """Return where the FX node that is being lowered comes from in the user's model.
 
+    An addition that a pass fused into a product leaves its own origin on the result; the
+    product's is that of the transposed weight, which lies deeper in the same module
+    (``torch/_inductor/fx_passes/post_grad.py``).
+    """
+    node: Any = getattr(_virtualized().graph, "current_node", None)
+    meta = getattr(node, "meta", {})
+    modules, line = _modules(meta), _last_line(meta)
+    if str(meta.get("original_aten")) == "aten.add.Tensor":
+        weights = [_modules(n.meta) for n in node.all_input_nodes if _is_transposed(n)]
+        deeper = [found for found in weights if found[: len(modules)] == modules]
+        modules = max([modules, *deeper], key=len)
+    if not modules:
+        return Origin(module=None, line=line)
+    path, kind = modules[-1]
+    own = None if line else getattr(kind, "__name__", None)  # the model itself has no path
+    return Origin(module=_module_path(path) or own, line=line)
+
+
+def _modules(meta: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return path and class of the modules that an FX node comes from, the innermost last.
+
     AOTAutograd gives nodes of a backward graph what their forward ones had, under
     ``fwd_nn_module_stack`` (``torch/_functorch/_aot_autograd/utils.py``).
     """
-    meta = getattr(getattr(_virtualized().graph, "current_node", None), "meta", {})
-    modules = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
-    paths = [found[0] for found in modules.values()]
-    return Origin(module=_module_path(paths[-1]) if paths else None, line=_last_line(meta))
+    found = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack") or {}
+    return [(path, kind) for path, kind, *_ in found.values()]
+
+
+def _is_transposed(node: Any) -> bool:
+    return str(node.meta.get("original_aten")) in {"aten.t.default", "aten.transpose.int"}
 
 
 def _module_path(text: str) -> str | None:
-    """Return ``layers.0.up`` for Dynamo's ``L['self'].layers.0.up`` and the like."""
+    """Return ``layers.0.up`` for Dynamo's ``L['self'].layers.0.up`` and the like.
+
+    ``L['args'][0]`` is the model too, where a decorator wraps its ``forward``.
+    """
     path = re.sub(r"\[['\"]?([^\]'\"]+)['\"]?\]", r".\1", text)
-    path = re.sub(r"^(?:L\.\w+\.?|G\.)", "", path).replace("._modules.", ".")
+    path = re.sub(r"^(?:L\.args\.0\b\.?|L\.\w+\.?|G\.)", "", path).replace("._modules.", ".")
     return path.removeprefix("_modules.") or None
 
 
 def _last_line(meta: Mapping[str, Any]) -> str | None:
-    """Return ``file:line`` of the innermost frame of a node's stack trace."""
+    """Return ``file:line`` of the innermost frame of a node's stack trace that is not torch's."""
     frames = re.findall(r'File "([^"\n]+)", line (\d+)', meta.get("stack_trace") or "")
-    return ":".join(frames[-1]) if frames else None
+    own = [frame for frame in frames if not frame[0].startswith(_torch_folder())]
+    return ":".join(own[-1]) if own else None
+
+
+@functools.cache
+def _torch_folder() -> str:
+    import torch
+
+    return str(torch.__file__).removesuffix("__init__.py")
 
 
 def hinted(kernel_inputs: Any) -> Any:

@@ -86,3 +86,14 @@ def _fits(name: str, value: Any, base: Any) -> bool:
         return 0 < value <= 2**12 and value & (value - 1) == 0  # Triton: powers of two
     least = 1 if name == "GROUP_M" else 0  # the kernels divide by it
     return least <= value <= 2**12
+
+
+def kernel_text(template_id: str, params: Mapping[str, Any]) -> str:
+    """Return a template and its tuning choices: ``triton::mm 64x128x32, 4 warps, 3 stages``."""
+    tuning = {name: value for name, value in params.items() if name in TUNING}
+    block = [tuning.pop(f"BLOCK_{side}", None) for side in "MNK"]
+    parts = [template_id] if None in block else [f"{template_id} {'x'.join(map(str, block))}"]
+    for name, unit in (("num_warps", "warps"), ("num_stages", "stages")):
+        if name in tuning:
+            parts.append(f"{tuning.pop(name)} {unit}")
+    return ", ".join([*parts, *(f"{name}={tuning[name]}" for name in sorted(tuning))])

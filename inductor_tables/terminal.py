@@ -1,11 +1,11 @@
-"""What the commands share: errors, grids and kernels as people read them."""
+"""What the commands share: errors, grids and JSON as people read them."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -15,7 +15,6 @@ from rich.table import Table as Grid
 
 from inductor_tables import host
 from inductor_tables.errors import InductorTablesError
-from inductor_tables.parameters import TUNING
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -47,17 +46,6 @@ def import_torch() -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Failed to initialize NumPy")
         importlib.import_module("torch")
-
-
-def kernel_text(template_id: str, params: Mapping[str, Any]) -> str:
-    """Return a template and its tuning choices: ``triton::mm 64x128x32, 4 warps, 3 stages``."""
-    tuning = {name: value for name, value in params.items() if name in TUNING}
-    block = [tuning.pop(f"BLOCK_{side}", None) for side in "MNK"]
-    parts = [template_id] if None in block else [f"{template_id} {'x'.join(map(str, block))}"]
-    for name, unit in (("num_warps", "warps"), ("num_stages", "stages")):
-        if name in tuning:
-            parts.append(f"{tuning.pop(name)} {unit}")
-    return ", ".join([*parts, *(f"{name}={tuning[name]}" for name in sorted(tuning))])
 
 
 def new_grid(*columns: str, numbers: Collection[str] = ()) -> Grid:

@@ -207,7 +207,7 @@ def test_metadata(wheel: Path) -> None:
         "packaging>=22",
         "torch>=2.10",
     ]
-    extras = {"browser", "build", "cli", "demo", "lint", "test"}
+    extras = {"browser", "build", "cli", "demo", "huggingface", "lint", "test"}
     assert set(metadata.get_all("Provides-Extra", [])) == extras
 
 

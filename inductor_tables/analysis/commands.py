@@ -15,12 +15,12 @@ from inductor_tables import host, problems
 from inductor_tables.analysis.origins import shortened
 from inductor_tables.analysis.records import Coverage, Gemm
 from inductor_tables.analysis.worker import Request, in_fresh_process
+from inductor_tables.parameters import kernel_text
 from inductor_tables.problems import Problem
 from inductor_tables.simulation.catalogue import CATALOGUE
 from inductor_tables.terminal import (
     errors_for_people,
     json_option,
-    kernel_text,
     new_console,
     new_grid,
 )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from inductor_tables import __version__
 from inductor_tables.analysis.plot import intensity, plot_of, tflops
 from inductor_tables.analysis.records import Coverage, Gemm
-from inductor_tables.parameters import TUNING
+from inductor_tables.parameters import kernel_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -123,7 +123,7 @@ def _environment() -> jinja2.Environment:
         "duration": _duration,
         "flops": lambda value: _scaled(value, "FLOP"),
         "intensity": intensity,
-        "kernel": _kernel,
+        "kernel": kernel_text,
         "number": _number,
         "params": _params,
         "percent": _percent,
@@ -240,17 +240,6 @@ def _scaled(value: float, unit: str) -> str:
         if value >= factor:
             return f"{_number(value / factor)} {prefix}{unit}"
     return f"{value:g} {unit}"
-
-
-def _kernel(template_id: str, params: Mapping[str, Any]) -> str:
-    """Return a template and its tuning choices: ``triton::mm 64x128x32, 4 warps, 3 stages``."""
-    tuning = {name: value for name, value in params.items() if name in TUNING}
-    block = [tuning.pop(f"BLOCK_{side}", None) for side in "MNK"]
-    parts = [template_id] if None in block else [f"{template_id} {'x'.join(map(str, block))}"]
-    for name, unit in (("num_warps", "warps"), ("num_stages", "stages")):
-        if name in tuning:
-            parts.append(f"{tuning.pop(name)} {unit}")
-    return ", ".join([*parts, *_params(tuning)])
 
 
 def _params(params: Mapping[str, Any]) -> list[str]:

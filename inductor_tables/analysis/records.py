@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, get_args
 
 from inductor_tables.decisions import Outcome
 from inductor_tables.simulation.records import Phase
@@ -155,11 +155,11 @@ class Coverage:
     def summary(self) -> str:
         """Return one line: how many GEMMs there are, and which share of their time hits."""
         occurrences = sum(g.count for g in self.gemms)
+        outcomes = ", ".join(f"{self.count(name)} {name}" for name in get_args(Outcome))
         return (
-            f"{len(self.gemms)} GEMM{'s' * (len(self.gemms) != 1)}, {occurrences} in all, on {self.device}, torch "
-            f"{self.torch}: {self.count('hit')} hit, {self.count('miss')} miss, "
-            f"{self.count('dropped')} dropped; {100 * self.covered:.1f} % of the estimated GEMM "
-            "time is covered"
+            f"{len(self.gemms)} GEMM{'s' * (len(self.gemms) != 1)}, {occurrences} in all, on "
+            f"{self.device}, torch {self.torch}: {outcomes}; {100 * self.covered:.1f} % of the "
+            "estimated GEMM time is covered"
         )
 
     def __str__(self) -> str:

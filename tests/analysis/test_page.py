@@ -21,6 +21,7 @@ from inductor_tables.analysis import page as page_module
 from inductor_tables.analysis.page import page
 from inductor_tables.analysis.plot import plot_of
 from inductor_tables.analysis.records import Coverage
+from inductor_tables.parameters import kernel_text
 
 VOID: Final = {"meta", "br", "input"}
 EMPTY_IN_SVG: Final = {"rect", "line", "circle", "path"}
@@ -381,7 +382,7 @@ def test_durations(us: float, text: str) -> None:
 )  # fmt: skip
 def test_kernels(template: str, params: dict[str, Any], text: str) -> None:
     """A kernel is its template and what was tuned; facts of the graph are left out."""
-    assert page_module._kernel(template, params) == text
+    assert kernel_text(template, params) == text
 
 
 @pytest.mark.parametrize(

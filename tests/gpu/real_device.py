@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch._dynamo.utils import counters
+
+import inductor_tables
+from inductor_tables import recovery
 
 DEVICE = torch.cuda.get_device_properties(0).gcnArchName
 OPTIONS = {"max_autotune_gemm": True}
 SERIES = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+@pytest.fixture(autouse=True)
+def cold_and_stock() -> Iterator[None]:
+    """Start a test with cold caches, and end it with stock torch."""
+    from torch._inductor.utils import fresh_cache
+
+    with fresh_cache():
+        torch._dynamo.reset()
+        counters.clear()
+        recovery.forget()
+        yield
+    inductor_tables.disable()
+    recovery.forget()
+    torch._dynamo.reset()
 
 
 def autotuned() -> int:

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
-from real_device import OPTIONS, close, compiled, entry, mm, mm_key, random
+from real_device import OPTIONS, close, cold_and_stock, compiled, entry, mm, mm_key, random
 
 import inductor_tables
 

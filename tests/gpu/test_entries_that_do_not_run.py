@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
-from real_device import DEVICE, OPTIONS, SERIES, close, entry, mm, random
+from real_device import DEVICE, OPTIONS, SERIES, close, cold_and_stock, entry, mm, random
 
 import inductor_tables
 from inductor_tables import limits, recovery

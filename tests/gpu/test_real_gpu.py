@@ -12,7 +12,18 @@ torch = pytest.importorskip("torch")
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
 
-from real_device import DEVICE, OPTIONS, autotuned, close, compiled, entry, mm, mm_key, random
+from real_device import (
+    DEVICE,
+    OPTIONS,
+    autotuned,
+    close,
+    cold_and_stock,
+    compiled,
+    entry,
+    mm,
+    mm_key,
+    random,
+)
 from torch._dynamo.utils import counters
 
 import inductor_tables

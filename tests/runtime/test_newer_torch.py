@@ -39,8 +39,7 @@ _IMPORTED: dict[str, Any] = {}
 def _hooks_see_other_modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The hooks are shown modules without those names; the host itself keeps its own."""
     from inductor_tables import host
-
-    real = host.when_imported
+    from inductor_tables._imports import when_imported as real
 
     def when_imported(name: str, callback: Any) -> None:
         real(name, lambda module: callback(_IMPORTED.get(name, module)))
