@@ -146,7 +146,7 @@ class Activation:
             told = {**decision.as_dict(), "count": 1}
             if log.isEnabledFor(logging.DEBUG):
                 told = self.explained(decision, 1)
-            log.log(level, "%s", "\n".join(described(told)))
+            log.log(level, "%s", "\n".join(described(told)).strip())
 
     def explained(self, decision: Decision, count: int) -> dict[str, Any]:
         """Return a decision as a dict with its count and, for a miss, what comes near."""

@@ -135,11 +135,14 @@ def test_eight_workers_two_of_them_killed(store: Any, tmp_path: Path) -> None:
     """Every problem is done exactly once in the merged result, whoever dies."""
     count = 40
     workers = [_worker(store, tmp_path, rank, 8, count, seconds=0.4) for rank in range(8)]
-    _wait_for(lambda: _owned(store, count) >= 12, workers)
-    for worker in workers[2:4]:
+    _wait_for(
+        lambda: _owned(store, count) >= 12 and len(_busy(store, count, workers)) >= 2, workers
+    )
+    killed = _busy(store, count, workers)[:2]
+    for worker in killed:
         worker.send_signal(signal.SIGKILL)
     codes = [worker.wait(timeout=150) for worker in workers]
-    assert [code != 0 for code in codes] == [False, False, True, True] + [False] * 4
+    assert [code != 0 for code in codes] == [worker in killed for worker in workers]
     problems = [samples.problem(8 + n, 64, 64) for n in range(count)]
     done = read_results(tmp_path)
     assert set(done.lines) == {problem_id(problem) for problem in problems}
@@ -186,6 +189,16 @@ def _keys(count: int, name: str) -> list[str]:
 
 def _owned(store: Any, count: int) -> int:
     return sum(store.check([key]) for key in _keys(count, "owner"))
+
+
+def _busy(store: Any, count: int, workers: list[Any]) -> list[Any]:
+    """Return the workers that have a problem which is not done; a name ends with the process."""
+    owners = [
+        bytes(store.get(owner)).decode()
+        for owner, done in zip(_keys(count, "owner"), _keys(count, "done"), strict=True)
+        if store.check([owner]) and not store.check([done])
+    ]
+    return [w for w in workers if any(name.endswith(f"-{w.pid}") for name in owners)]
 
 
 def _lost(store: Any, count: int) -> int:

@@ -148,7 +148,7 @@ def test_the_log_looks_for_near_keys_at_debug_level_only(
     inductor_tables.enable({MM_16: [triton_entry()]})
     lower(product, rows=17)
     (told,) = [r.getMessage() for r in caplog.records if " x1: " in r.getMessage()]
-    assert told.startswith(f"  miss x1: {MM_17} (in ")
+    assert told.startswith(f"miss x1: {MM_17} (in ")
     assert "near: " not in told
 
 
