@@ -143,22 +143,22 @@ class Activation:
         """Log a key's first decision; what comes near is looked for only at debug level."""
         level = logging.DEBUG if decision.outcome == "hit" else logging.INFO
         if log.isEnabledFor(level):
-            told = {**decision.as_dict(), "count": 1}
-            if log.isEnabledFor(logging.DEBUG):
-                told = self.explained(decision, 1)
-            log.log(level, "%s", "\n".join(described(told)).strip())
+            told = self.explained(decision, 1, near=log.isEnabledFor(logging.DEBUG))
+            log.log(level, "%s", "\n".join(described(told)))
 
-    def explained(self, decision: Decision, count: int) -> dict[str, Any]:
-        """Return a decision as a dict with its count and, for a miss, what comes near."""
+    def explained(self, decision: Decision, count: int, *, near: bool = True) -> dict[str, Any]:
+        """Return a decision as a dict with its count and, unless it hit, what to do about it.
+
+        ``near`` False: without looking for what comes near, and so without advice.
+        """
         found = {**decision.as_dict(), "count": count}
-        if decision.outcome == "miss":
-            from inductor_tables.analysis.nearest import advice, nearest
+        if near and decision.outcome != "hit":
+            from inductor_tables.analysis.nearest import help_for
 
             arch = decision.key.partition("+")[0]
             tables = [c.table for c in self._by_arch.get(arch, ())]
-            neighbours = nearest(decision.key, tables)
+            neighbours, found["advice"] = help_for(decision, tables)
             found["nearest"] = [f"{n.key}: {'; '.join(n.differences)}" for n in neighbours]
-            found["advice"] = advice(decision.key, neighbours)
         return found
 
     def report(self, problem: str) -> None:
@@ -380,7 +380,7 @@ def enable(
         packaging.specifiers.InvalidSpecifier: ``version`` is no specifier.
         TypeError: ``tables`` is of another type.
     """
-    listed = _as_list(config.table_paths if tables is None else tables)
+    listed = as_list(config.table_paths if tables is None else tables)
     series = host.installed_series()
     if series_order(series) > series_order(NEWEST_KNOWN_SERIES):
         log.info("torch %s is newer than any this release was tested with", series)
@@ -548,7 +548,14 @@ def _compile(graph: host.GraphCompile) -> Any:
             return recovery.compile_or_recover(graph, activation.report)
         finally:
             if decided:
-                host.trace("inductor_tables", lambda: [d.as_dict() for d in decided])
+                _trace(activation, decided)
+
+
+def _trace(activation: Activation, decided: Sequence[Decision]) -> None:
+    try:
+        host.trace("inductor_tables", lambda: [d.as_dict() for d in decided])
+    except Exception as error:  # noqa: BLE001 - what is said of a graph never ends its compile
+        activation.swallow(error, "the structured trace could not be written")
 
 
 def _compose(handler: Any) -> Any:
@@ -570,7 +577,12 @@ def _refuse_foreign_handler() -> None:
         compose(handler)
 
 
-def _as_list(tables: UserTables | Sequence[UserTables] | None) -> list[UserTables]:
+def as_list(tables: UserTables | Sequence[UserTables] | None) -> list[UserTables]:
+    """Return the tables that ``enable`` is given, one or several, as a list.
+
+    Raises:
+        TypeError: one is of another type.
+    """
     given = [] if tables is None else [tables] if not isinstance(tables, list | tuple) else tables
     for number, table in enumerate(given):
         if not isinstance(table, str | os.PathLike | Mapping):

@@ -36,8 +36,8 @@ class Status:
 
     Counts are of ops, not of calls of the handler. ``dropped`` counts entries by reason.
     ``gemms`` is filled by ``status(verbose=True)``: for every key looked up the last
-    decision as a dict (:meth:`Decision.as_dict`) with its ``count``, and for a miss the
-    ``nearest`` keys that the tables have, as texts, and one line of ``advice``.
+    decision as a dict (:meth:`Decision.as_dict`) with its ``count``, and unless it hit one
+    line of ``advice`` and the ``nearest`` keys that the tables have, as texts.
     ``devices`` lists, for every arch looked up so far, the tables that serve it. Ranks
     with one ``digest`` choose alike; it is None where tables are off, and as long as the
     devices are not known, since asking for them would initialise CUDA.
@@ -90,22 +90,21 @@ class Status:
         ):
             lines += [f"  {title}:"] * bool(keys) + [f"    {key}" for key in keys]
         lines += [f"  problem: {problem}" for problem in self.problems]
-        for gemm in self.gemms:
-            lines += described(gemm)
+        lines += [f"  {line}" for gemm in self.gemms for line in described(gemm)]
         return "\n".join(lines)
 
 
 def described(gemm: Mapping[str, Any]) -> list[str]:
     """Return the lines that say what was decided for one key, and why."""
     where = gemm["module"] or gemm["line"] or "unknown"
-    lines = [f"  {gemm['outcome']} x{gemm['count']}: {gemm['key']} (in {where})"]
+    lines = [f"{gemm['outcome']} x{gemm['count']}: {gemm['key']} (in {where})"]
     for entry in gemm["entries"]:
         time = "" if entry["time_us"] is None else f", recorded at {entry['time_us']:.1f} us"
-        lines.append(f"    {entry['template_id']} of {gemm['table']}{time}")
-    lines += [f"    dropped {reason}" for reason in gemm["dropped"]]
-    lines += [f"    near: {text}" for text in gemm.get("nearest", ())]
+        lines.append(f"  {entry['template_id']} of {gemm['table']}{time}")
+    lines += [f"  dropped {reason}" for reason in gemm["dropped"]]
+    lines += [f"  near: {text}" for text in gemm.get("nearest", ())]
     if gemm.get("advice"):
-        lines.append(f"    {gemm['advice']}")
+        lines.append(f"  {gemm['advice']}")
     return lines
 
 

@@ -8,9 +8,7 @@ A part of the repository's checks on real GPUs, not of the build.
 from __future__ import annotations
 
 import argparse
-import os
 import random
-import shutil
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -100,8 +98,6 @@ def main() -> None:
     bench.close()
     if arguments.against is not None:
         _compare(lines, read_results(arguments.against).lines)
-    if os.environ.get("OUT") and arguments.out.resolve() != Path(os.environ["OUT"]).resolve():
-        shutil.copytree(arguments.out, Path(os.environ["OUT"]) / "tune", dirs_exist_ok=True)
 
 
 def _arguments() -> argparse.Namespace:

@@ -19,6 +19,7 @@ from inductor_tables.analysis.differences import (
 from inductor_tables.analysis.key_index import Cell, Group, key_index
 from inductor_tables.analysis.products import OPS, product_of
 from inductor_tables.analysis.records import Neighbour
+from inductor_tables.decisions import Decision
 from inductor_tables.errors import InvalidKeyError
 from inductor_tables.keys import ParsedKey, parse_key
 from inductor_tables.table import Table
@@ -160,6 +161,19 @@ def _gap(log: float, bits: int) -> float:
     """Return how far a size is at least from those that have so many bits."""
     smallest, largest = 1 << bits >> 1, (1 << bits) - 1
     return max(0.0, size_log(smallest) - log, log - size_log(largest))
+
+
+def help_for(decision: Decision, tables: Sequence[Table]) -> tuple[tuple[Neighbour, ...], str]:
+    """Return what comes near and one line of advice for an op that got no kernel of a table.
+
+    Args:
+        decision: a miss, or one whose entries were all dropped.
+        tables: those that were asked.
+    """
+    if decision.outcome == "dropped":
+        return (), "record it with this torch: no entry of the table can be used"
+    neighbours = nearest(decision.key, tables)
+    return neighbours, advice(decision.key, neighbours)
 
 
 # --- advice -----------------------------------------------------------------------------

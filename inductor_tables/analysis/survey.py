@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -146,11 +145,11 @@ def _tables_of_its_own(tables: UserTables | Sequence[UserTables] | None) -> Iter
 def _check(tables: UserTables | Sequence[UserTables]) -> None:
     """Refuse what ``enable`` would report and go on without."""
     from inductor_tables import host
+    from inductor_tables.activation import as_list
     from inductor_tables.resources import user_tables
 
     series = host.installed_series()
-    listed = [tables] if isinstance(tables, str | os.PathLike | Mapping) else list(tables)
-    for number, given in enumerate(listed):
+    for number, given in enumerate(as_list(tables)):
         for table in user_tables(given, series, f"tables[{number}]"):
             if table.header.torch_series != series:
                 raise InvalidTableError(
@@ -407,9 +406,7 @@ def _kernels(decision: Decision, op: OpLowering) -> dict[str, Any]:
 def _help(decision: Decision, tables: Sequence[Table]) -> dict[str, Any]:
     if decision.outcome == "hit":
         return {}
-    if decision.outcome == "dropped":
-        return {"advice": "record it with this torch: no entry of the table can be used"}
-    from inductor_tables.analysis.nearest import advice, nearest
+    from inductor_tables.analysis.nearest import help_for
 
-    neighbours = nearest(decision.key, tables)
-    return {"nearest": neighbours, "advice": advice(decision.key, neighbours)}
+    neighbours, advice = help_for(decision, tables)
+    return {"nearest": neighbours, "advice": advice}

@@ -134,12 +134,11 @@ def _cudnn(
     is_causal: bool,
     scale: float | None,
 ) -> Any:
-    tensors = (query, key, value)
-    needs_logsumexp = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = _as_bias(attn_mask, query.dtype)
+    tensors = (query, key, value)
     return torch.ops.aten._scaled_dot_product_cudnn_attention.default(
-        *tensors, attn_mask, needs_logsumexp, dropout_p, is_causal, False, scale=scale
+        *tensors, attn_mask, _is_trained(*tensors), dropout_p, is_causal, False, scale=scale
     )[0]
 
 
@@ -154,11 +153,15 @@ def _efficient(
     scale: float | None,
 ) -> Any:
     tensors = (query, key, value)
-    needs_logsumexp = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     bias = None if attn_mask is None else _bias(attn_mask, query, key)
     return torch.ops.aten._scaled_dot_product_efficient_attention.default(
-        *tensors, bias, needs_logsumexp, dropout_p, is_causal, scale=scale
+        *tensors, bias, _is_trained(*tensors), dropout_p, is_causal, scale=scale
     )[0]
+
+
+def _is_trained(*tensors: Any) -> bool:
+    """Say whether a gradient will be asked for, which needs the kernel's logsumexp."""
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def _as_bias(mask: Any, dtype: Any) -> Any:

@@ -124,6 +124,7 @@ def test_a_dropped_entry_is_counted_and_told() -> None:
     status = inductor_tables.status(verbose=True)
     (reason,) = status.dropped
     assert reason in status.gemms[0]["dropped"]
+    assert "record it with this torch" in status.gemms[0]["advice"]
     assert status.last_dropped == [MM_16]
     assert f"dropped {reason}" in str(status)
 
@@ -177,6 +178,15 @@ def test_each_graph_has_an_artifact_in_the_structured_trace() -> None:
     assert {name for name, _ in traced} == {"inductor_tables"}
     assert len(traced) == 2  # forward and backward
     assert [g for _, graph in traced for g in graph] == [d.as_dict() for d in decided]
+
+
+def test_a_trace_that_fails_does_not_end_the_compile() -> None:
+    """It is a problem that status() shows."""
+    inductor_tables.enable({UP: [triton_entry()]})
+    with mock.patch.object(host, "trace", side_effect=TypeError("no JSON")):
+        assert decisions_of_model()
+    (problem,) = inductor_tables.status().problems
+    assert "the structured trace could not be written (TypeError: no JSON)" in problem
 
 
 def test_the_artifact_is_json_of_the_host(caplog: pytest.LogCaptureFixture) -> None:
