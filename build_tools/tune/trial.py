@@ -2,18 +2,20 @@
 
 ``python -m build_tools.tune.trial --out DIR`` prints two tables: what was found, and how far
 a second measurement (new data, order and graphs, and torch's profiler beside it) is from it.
+``--beside OTHER`` measures the entries of another tuning in the same rounds.
 A part of the repository's checks on real GPUs, not of the build.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import statistics
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -33,6 +35,9 @@ from build_tools.tune.verdict import compare
 from inductor_tables.errors import DeadDeviceError, InductorTablesError
 from inductor_tables.problems import Problem, problem_from_key
 from inductor_tables.schema import Config
+
+_ALIKE: Final = 0.01
+"""Share by which two tunings' kernels may differ in time to count as one choice."""
 
 _MM = ((16, 1024, 4096), (16, 4096, 4096), (64, 4096, 14336), (1, 4096, 4096), (512, 2048, 2048))
 
@@ -94,7 +99,8 @@ def main() -> None:
     bench.draw = random.Random(arguments.seed + 1)  # noqa: S311 - the order of rounds
     torch.manual_seed(arguments.seed + 1)
     if not arguments.once:
-        _remeasure(bench, lines)
+        beside = {} if arguments.beside is None else read_results(arguments.beside).lines
+        _remeasure(bench, lines, beside)
     bench.close()
     if arguments.against is not None:
         _compare(lines, read_results(arguments.against).lines)
@@ -113,6 +119,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--exhaustive", action="store_true", help="measure the whole space")
     parser.add_argument("--against", type=Path, help="results of an exhaustive run")
     parser.add_argument("--once", action="store_true", help="measure nothing again")
+    parser.add_argument("--beside", type=Path, help="results of another tuning to compare with")
     parser.add_argument("--no-tma", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     found = parser.parse_args()
@@ -153,14 +160,21 @@ def _compare(lines: Sequence[Line], full: dict[str, Line]) -> None:
     _print(f"{near} of {len(ratios)} within 3 % of the best")
 
 
-def _remeasure(bench: GpuBench, lines: Sequence[Line]) -> None:
-    _print("measured again: ours, difference, profiler; ours by aten and by host then, now")
+def _remeasure(bench: GpuBench, lines: Sequence[Line], beside: dict[str, Line]) -> None:
+    _print("measured again: ours, difference, profiler; ours by each other one then, now")
     differences: list[float] = []
+    agreeing: list[bool] = []
     for line in lines:
+        other = beside.get(line["problem"], {"status": ""})
+        theirs = _candidate(other["entries"][0]) if other["status"] == TUNED else None
         try:
-            differences.append(_again(bench, line))
+            difference, ratio = _again(bench, line, theirs)
         except (InductorTablesError, RuntimeError) as error:
             _print(f"{_name(line['problem'])}: {type(error).__name__}: {error}"[:200])
+            difference, ratio = 1.0, math.inf
+        differences.append(difference)
+        if theirs is not None:
+            agreeing.append(abs(ratio - 1) <= _ALIKE)
     if differences:
         close = sum(abs(difference) <= 0.03 for difference in differences)
         worst = max(map(abs, differences))
@@ -168,14 +182,23 @@ def _remeasure(bench: GpuBench, lines: Sequence[Line]) -> None:
         _print(
             f"{close} of {len(differences)} within 3 %, median {middle:.2%}, largest {worst:.2%}"
         )
+    if agreeing:
+        _print(f"{sum(agreeing)} of {len(agreeing)} choose the same kernel or one within 1 %")
 
 
-def _again(bench: GpuBench, line: Line) -> float:
+def _again(bench: GpuBench, line: Line, theirs: Config | None) -> tuple[float, float]:
+    """Measure an entry, its incumbents and another tuning's entry anew.
+
+    Returns:
+        How far the time is from the first one, and ours by theirs (1 where they are the same,
+        or there is none).
+    """
     job = bench.open(problem_from_key(line["problem"]))
     try:
         ours = _candidate(line["entries"][0])
         known = {name: _candidate(found) for name, found in line["incumbents"].items()}
-        configs = tuple(dict.fromkeys([ours, *known.values()]))
+        others = {**known, **({} if theirs is None else {"theirs": theirs})}
+        configs = tuple(dict.fromkeys([ours, *others.values()]))
         job.prepare([*configs, *job.space.aten[:1]])
         while not job.ready():
             bench.wait(1.0)
@@ -183,26 +206,28 @@ def _again(bench: GpuBench, line: Line) -> float:
         answer = answers[ours]
         if isinstance(answer, Failure):
             _print(f"{_name(line['problem']):<30} {answer.stage}: {answer.reason}")
-            return 1.0
+            return 1.0, math.inf
         difference = float(answer.median_us * 1000 / line["entries"][0]["time_ns"]) - 1
-        ratios = "  ".join(
-            f"{name} {1 / line['incumbents'][name]['ratio']:.3f} {_ratio(answer, answers[config])}"
-            for name, config in known.items()
+        ratios = {name: _ratio(answer, answers[config]) for name, config in others.items()}
+        told = "  ".join(
+            f"{name} {1 / line['incumbents'][name]['ratio']:.3f} {ratios[name]:.3f}"
+            for name in known
         )
+        told += "" if theirs is None else f"  theirs {ratios['theirs']:.3f} {theirs == ours}"
         profiled = job.profiled_us(ours)
         _print(
             f"{_name(line['problem']):<30}{answer.median_us:>8.2f}{difference:>7.1%}"
-            f"{profiled:>8.2f}  {ratios}"
+            f"{profiled:>8.2f}  {told}"
         )
-        return difference
+        return difference, ratios.get("theirs", 1.0)
     finally:
         job.close()
 
 
-def _ratio(ours: Timing, other: Timing | Failure) -> str:
+def _ratio(ours: Timing, other: Timing | Failure) -> float:
     if isinstance(other, Failure):
-        return other.stage
-    return f"{compare(ours.samples_us, other.samples_us).ratio:.3f}"
+        return math.inf
+    return compare(ours.samples_us, other.samples_us).ratio
 
 
 def _candidate(entry: dict[str, Any]) -> Config:
