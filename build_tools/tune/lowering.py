@@ -132,7 +132,10 @@ class Lowered:
             self._bases.setdefault(ktc.template.uid, ktc)
         self._check_key()
         first = next(iter(self._bases.values())).inputs
-        self._product, self._limits = host.product_of(first), host.device_of(first)
+        self._product = host.product_of(first)
+        # With the host's second try a kernel that does not fit is one of a single stage, which is
+        # a candidate of its own: another compile for nothing, in this process (2.13 and later).
+        self._limits = replace(host.device_of(first), retries_unpipelined=lambda: False)
         self.space = self._make_space()
 
     def render(self, config: Config) -> Any:

@@ -226,3 +226,17 @@ def _broken_source(path: Any, *_rest: Any, **_keywords: Any) -> Any:
     import io
 
     return io.StringIO(Path(path).read_bytes().decode().replace("tl.dot(", "tl.no_such("))
+
+
+@pytest.mark.usefixtures("sim")
+def test_what_does_not_fit_with_its_stages_is_no_candidate() -> None:
+    """Torch 2.13 and later would compile it with one stage, which is another candidate."""
+    from inductor_tables import host, limits
+
+    lowered = _lowered(KEYS["mm"])
+    base = next(iter(lowered._bases.values())).inputs
+    product, device = host.product_of(base), host.device_of(base)
+    tiled = [dict(config.params) for config in lowered.space.everything({"GROUP_M": 8})]
+    assert len(tiled) > 1000
+    needed = [limits.shared_memory("triton::mm", params, product, device) for params in tiled]
+    assert max(needed) <= device.shared_memory
