@@ -518,14 +518,14 @@ def current_op() -> tuple[int, int]:
 def current_origin() -> Origin:
     """Return where the FX node that is being lowered comes from in the user's model.
 
-    An addition that a pass fused into a product leaves its own origin on the result; the
-    product's is that of the transposed weight, which lies deeper in the same module
+    An addition that a pass fused into a product leaves its own origin on the result, or none
+    (2.11); the product's is that of the transposed weight, which lies deeper in the same module
     (``torch/_inductor/fx_passes/post_grad.py``).
     """
     node: Any = getattr(_virtualized().graph, "current_node", None)
     meta = getattr(node, "meta", {})
     modules, line = _modules(meta), _last_line(meta)
-    if str(meta.get("original_aten")) == "aten.add.Tensor":
+    if not modules or str(meta.get("original_aten")) == "aten.add.Tensor":
         weights = [_modules(n.meta) for n in node.all_input_nodes if _is_transposed(n)]
         deeper = [found for found in weights if found[: len(modules)] == modules]
         modules = max([modules, *deeper], key=len)

@@ -21,6 +21,7 @@ _GRAPH_US: Final = 1000.0
 """A graph's time in µs is to be at least this, for the little that surrounds it not to count."""
 
 _MOST_LAUNCHES: Final = 1024
+_ROUGH_LAUNCHES: Final = 4
 _L2_TIMES: Final = 2.0
 """By how much the inputs of one graph exceed the second-level cache."""
 
@@ -85,6 +86,21 @@ class Stopwatch:
         end.synchronize()
         return float(start.elapsed_time(end)) * 500.0
 
+    def graphed_us(self, launch: Callable[[], object]) -> float:
+        """Return a rough time of a launch without the CPU's share in it.
+
+        Raises:
+            RuntimeError: the launch failed or cannot be captured.
+        """
+        captured = self._captured([launch], _ROUGH_LAUNCHES)
+        captured.graph.replay()
+        start, end = self._event_pairs(1)[0]
+        start.record()
+        captured.graph.replay()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1000.0 / captured.launches
+
     def capture(self, launches: Sequence[Callable[[], object]], rough_us: float) -> Captured:
         """Capture launches, again and again until they take long enough to be timed.
 
@@ -94,6 +110,9 @@ class Stopwatch:
         wanted = int(_GRAPH_US / max(rough_us, 1.0)) + 1
         count = min(max(len(launches), wanted), _MOST_LAUNCHES)
         count = -(-count // len(launches)) * len(launches)  # whole turns: equal for all
+        return self._captured(launches, count)
+
+    def _captured(self, launches: Sequence[Callable[[], object]], count: int) -> Captured:
         graph = torch.cuda.CUDAGraph()
         graph.capture_begin(capture_error_mode="thread_local")
         try:

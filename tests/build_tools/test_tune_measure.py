@@ -45,6 +45,10 @@ class FakeWatch:
 
     def once_us(self, launch: Any) -> float:
         """Launch once more."""
+        return self.graphed_us(launch) + (170.0 if launch.slow_on_the_cpu else 0.0)
+
+    def graphed_us(self, launch: Any) -> float:
+        """Launch once more, from a graph."""
         launch()
         return self.times[launch.config]
 
@@ -77,8 +81,9 @@ class FakeWatch:
 class Launch:
     """Calls a kernel's function on its tensors."""
 
-    def __init__(self, config: Config, function: Callable[[], Any]) -> None:
+    def __init__(self, config: Config, function: Callable[[], Any], *, returns: bool) -> None:
         self.config, self._function = config, function
+        self.slow_on_the_cpu = returns
 
     def __call__(self) -> Any:
         """Launch."""
@@ -125,7 +130,7 @@ class FakeKernel(Kernel):
             out[:rows] = result[:rows]
             return None
 
-        return Launch(self.config, run)
+        return Launch(self.config, run, returns=self.returns)
 
     def unload(self) -> None:
         """Do nothing."""
@@ -256,6 +261,12 @@ def test_hopeless_candidates_are_dropped_at_once(make_job: Any) -> None:
     assert answers[SLOW] == Timing(samples_us=(500.0,), dropped=True)
     job.prepare([SLOW])
     assert _measure(job, SLOW, GOOD, final=True)[SLOW] == Timing(samples_us=(500.0,) * 4)
+
+
+def test_what_is_slow_on_the_cpu_alone_is_timed(make_job: Any) -> None:
+    """A split product is called through Python, which says nothing of its kernels."""
+    job, _ = make_job({OTHER: "returns"})
+    assert _measure(job, GOOD, OTHER)[OTHER] == Timing(samples_us=(11.0,) * 4)
 
 
 def test_slow_candidates_are_dropped_after_two_rounds(make_job: Any) -> None:
