@@ -21,7 +21,7 @@ from unittest import mock
 
 import click
 import torch
-from blocks import Decoder, DecoderSizes
+from blocks import Decoder, DecoderSizes, Tokens
 from rich.console import Console
 from rich.table import Table
 from torch._inductor import config as inductor
@@ -37,7 +37,8 @@ Plain = dict[str, list[dict[str, Any]]]
 def lower(tokens: int) -> list[Any]:
     """Lower the decoder once and return the simulation's handler calls."""
     with simulate("NVIDIA H200", codegen=False) as sim, torch.no_grad():
-        model = sim.module(lambda: Decoder(DecoderSizes(layers=2), tokens), dtype=torch.bfloat16)
+        sizes, asked = DecoderSizes(layers=2), Tokens(new=tokens)
+        model = sim.module(lambda: Decoder(sizes, asked), dtype=torch.bfloat16)
         sim.compile(model.eval(), sim.zeros(1, tokens, dtype=torch.int64))
         return list(sim.calls)
 

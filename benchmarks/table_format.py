@@ -1,6 +1,7 @@
 """Cost of the table format: opening, look-ups, bytes on disk, writing.
 
     python benchmarks/table_format.py --keys 1000000 --json
+    python benchmarks/table_format.py --keys 1000000 --json --proofs
 
 Writes a table of realistic keys (several ops, dtypes, layouts and thereby skeletons; one or
 three entries a key) and one of 1,000 keys. Every round is a fresh process that opens the table
@@ -21,6 +22,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -118,7 +120,20 @@ def configurations() -> Iterator[Any]:
         yield Config(template_id=template_id, template_hash=None, params=())
 
 
-def write(keys: int, path: Path) -> dict[str, Any]:
+def proof(rnd: random.Random, time_ns: int | None) -> Any:
+    """Return a proof as the tuner makes them: two incumbents, a spread of about 1 %."""
+    from inductor_tables.schema import Proof
+
+    time_ns = time_ns or 0
+    return Proof(
+        spread_ns=int(time_ns * rnd.uniform(0.002, 0.02)),
+        aten_ns=int(time_ns * rnd.uniform(1, 1.5)),
+        host_ns=int(time_ns * rnd.uniform(1, 1.2)),
+        rounds=rnd.choice((12, 24, 36, 72)),
+    )
+
+
+def write(keys: int, path: Path, proved: bool) -> dict[str, Any]:
     """Write a table, and keys to ask it for beside it; return what that cost."""
     from inductor_tables.schema import Entry, Source
     from inductor_tables.table import write_table
@@ -146,6 +161,11 @@ def write(keys: int, path: Path) -> dict[str, Any]:
         ]
         for key in held
     }
+    if proved:
+        entries = {
+            key: [replace(one, proof=proof(rnd, one.time_ns)) for one in made]
+            for key, made in entries.items()
+        }
     begin = time.perf_counter()
     data = write_table(entries, table_version="1", series="2.13", arch=DEVICE)
     seconds = time.perf_counter() - begin
@@ -211,14 +231,14 @@ def in_a_process(what: str, *arguments: object) -> dict[str, Any]:
     return sample(__file__, what, *map(str, arguments))
 
 
-def measure(keys: int, rounds: int) -> dict[str, Any]:
+def measure(keys: int, rounds: int, proved: bool) -> dict[str, Any]:
     """Measure a table of that many keys, and one of 1,000."""
     import msgpack
 
     with tempfile.TemporaryDirectory() as folder:
         path, small = Path(folder, "table.msgpack"), Path(folder, "small.msgpack")
-        result = in_a_process("write", keys, path)
-        in_a_process("write", SMALL, small)
+        result = in_a_process("write", keys, path, int(proved))
+        in_a_process("write", SMALL, small, int(proved))
         read_rounds = []
         for _ in range(rounds):
             figures = in_a_process("read", path)
@@ -231,6 +251,7 @@ def measure(keys: int, rounds: int) -> dict[str, Any]:
         spread[name] = [min(values), max(values)]
     return {
         "keys": keys,
+        "proofs": proved,
         **result,
         "spread": spread,
         "rounds": rounds,
@@ -277,19 +298,25 @@ def show(result: dict[str, Any]) -> None:
 @click.command()
 @click.option("--keys", default=1_000_000, show_default=True, help="Keys in the table.")
 @click.option("--rounds", default=7, show_default=True, help="Processes that read it.")
+@click.option("--proofs", "proved", is_flag=True, help="Every entry has a proof.")
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
 @click.option("--child", type=click.Choice(["write", "read"]), hidden=True)
 @click.argument("arguments", nargs=-1)
 def main(
-    keys: int, rounds: int, as_json: bool, child: str | None, arguments: tuple[str, ...]
+    keys: int,
+    rounds: int,
+    proved: bool,
+    as_json: bool,
+    child: str | None,
+    arguments: tuple[str, ...],
 ) -> None:
     """Measure what opening, reading and keeping a table costs."""
     if child == "write":
-        result = write(int(arguments[0]), Path(arguments[1]))
+        result = write(int(arguments[0]), Path(arguments[1]), arguments[2] == "1")
     elif child == "read":
         result = read(Path(arguments[0]))
     else:
-        result = measure(keys, rounds)
+        result = measure(keys, rounds, proved)
     if as_json or child:
         print(json.dumps(result, indent=None if child else 2))
     else:

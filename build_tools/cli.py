@@ -1,25 +1,22 @@
-"""The command line: ``python -m build_tools build | check | diff | hashes | problems``."""
+"""The command line: ``python -m build_tools build | check | diff | hashes | ...``."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 import click
 from packaging.version import InvalidVersion, Version
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table as Grid
 
 from build_tools import show
 from build_tools.build import Built, build, write
+from build_tools.carry.command import carry_command
+from build_tools.carry.topup_command import topup_command
 from build_tools.check import check_directory
 from build_tools.compile_options import compile_options, compiled
 from build_tools.diff import diff_paths
-from build_tools.files import dump_files, problem_files
+from build_tools.files import problem_files
 from build_tools.hashes import (
     COMMITTED,
     TemplateHashes,
@@ -28,31 +25,14 @@ from build_tools.hashes import (
     read_committed,
     write_committed,
 )
+from build_tools.people import errors_for_people, print_grids, print_json, read_dumps
 from build_tools.place import Places
 from build_tools.tune.command import tune_command
 from inductor_tables import problems
-from inductor_tables.dumps import Dump, read_dump
-from inductor_tables.errors import InductorTablesError
 from inductor_tables.versions import torch_series
 
 PACKAGED: Final = Path(__file__).resolve().parent.parent / "tables"
 """The tables of this source tree."""
-
-_P = ParamSpec("_P")
-_R = TypeVar("_R")
-
-
-def _errors_for_people(command: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Show the package's own errors and those of files as messages, not as tracebacks."""
-
-    @wraps(command)
-    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return command(*args, **kwargs)
-        except (InductorTablesError, OSError) as error:
-            raise click.ClickException(str(error)) from error
-
-    return run
 
 
 def _pep440(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -87,7 +67,7 @@ def main() -> None:
 @click.option("--serves-base-arch", "base_archs", multiple=True, metavar="GFX",
               help="AMD arch without flags (gfx942) whose table serves all flags.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
-@_errors_for_people
+@errors_for_people
 def build_command(
     *,
     dumps: Sequence[Path],
@@ -101,12 +81,12 @@ def build_command(
 ) -> None:
     """Merge DUMPS (files, or directories of them) into tables; nothing is written on an error."""
     places = Places(torch=torch, arch=arch, base_archs=base_archs)
-    built = build(_read(dumps), table_version=table_version, topk=topk, places=places)
+    built = build(read_dumps(dumps), table_version=table_version, topk=topk, places=places)
     left = write(built.tables, out)
     if as_json:
-        _print_json(_built_data(built, left))
+        print_json(_built_data(built, left))
         return
-    _print_grids(show.dumps_grid(built), show.tables_grid(built))
+    print_grids(show.dumps_grid(built), show.tables_grid(built))
     for note in show.build_notes(built, left):
         click.echo(note, err=True)
 
@@ -117,7 +97,7 @@ def build_command(
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @compile_options
 @click.pass_context
-@_errors_for_people
+@errors_for_people
 def check_command(
     context: click.Context, /, tables_dir: Path, as_json: bool, **compiling: Any
 ) -> None:
@@ -126,9 +106,9 @@ def check_command(
     ok = report.ok and (kernels is None or kernels.ok)
     if as_json:
         added = {"ok": ok, "compile": kernels.as_data()} if kernels else {}
-        _print_json(report.as_data() | added)
+        print_json(report.as_data() | added)
     else:
-        _print_grids(show.check_grid(report), *([show.compile_grid(kernels)] if kernels else []))
+        print_grids(show.check_grid(report), *([show.compile_grid(kernels)] if kernels else []))
         for line in show.check_problems(report):
             click.echo(line)
         for line in show.compile_findings(kernels) if kernels else ():
@@ -143,12 +123,12 @@ def check_command(
 @click.option("--json", "form", flag_value="json", help="Print everything as JSON.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(min=0),
               help="Most items of one kind to print (not with --json).")  # fmt: skip
-@_errors_for_people
+@errors_for_people
 def diff_command(old: Path, new: Path, form: str | None, limit: int) -> None:
     """Say what changed from OLD to NEW, two tables or two directories of them."""
     diffs = diff_paths(old, new)
     if form == "json":
-        _print_json([diff.as_data() for diff in diffs])
+        print_json([diff.as_data() for diff in diffs])
         return
     lines = show.diff_markdown if form == "markdown" else show.diff_text
     for line in lines(diffs, limit):
@@ -158,14 +138,14 @@ def diff_command(old: Path, new: Path, form: str | None, limit: int) -> None:
 @main.command("hashes")
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 @click.option("--write", "save", is_flag=True, help="Put them into the committed data.")
-@_errors_for_people
+@errors_for_people
 def hashes_command(as_json: bool, save: bool) -> None:
     """List the templates of the installed torch with their hashes."""
     hashes = installed_hashes()
     if as_json:
-        _print_json({"series": hashes.series, **as_data(hashes)})
+        print_json({"series": hashes.series, **as_data(hashes)})
     else:
-        _print_grids(show.hashes_grid(hashes))
+        print_grids(show.hashes_grid(hashes))
     if save:
         before = read_committed().get(hashes.series) if COMMITTED.exists() else None
         write_committed(hashes)
@@ -176,7 +156,7 @@ def hashes_command(as_json: bool, save: bool) -> None:
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path),
               help="File to write.")  # fmt: skip
-@_errors_for_people
+@errors_for_people
 def problems_command(files: Sequence[Path], out: Path) -> None:
     """Merge FILES of problems (or directories with the misses of a fleet) into one."""
     named = problem_files(files)
@@ -186,13 +166,8 @@ def problems_command(files: Sequence[Path], out: Path) -> None:
 
 
 main.add_command(tune_command)
-
-
-def _read(paths: Sequence[Path]) -> list[Dump]:
-    files = dump_files(paths)
-    console = Console(stderr=True)
-    shown = track(files, "reading dumps", console=console, disable=not console.is_terminal)
-    return [read_dump(file) for file in shown]
+main.add_command(carry_command)
+main.add_command(topup_command)
 
 
 def _built_data(built: Built, left: Sequence[Path]) -> dict[str, Any]:
@@ -234,14 +209,3 @@ def _changes(before: TemplateHashes | None, after: TemplateHashes) -> str:
         f"{before.version} -> {after.version}, {len(new.keys() - old.keys())} templates added, "
         f"{len(old.keys() - new.keys())} removed, {changed} changed"
     )
-
-
-def _print_grids(*grids: Grid) -> None:
-    console = Console()
-    if not console.is_terminal:  # a file or a log: nothing needs to be folded
-        console.width = 200
-    console.print(*grids)
-
-
-def _print_json(data: Any) -> None:
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False))

@@ -9,7 +9,7 @@ from typing import Any
 
 from build_tools.files import table_files
 from inductor_tables.errors import BuildError
-from inductor_tables.schema import Config, Entry, Header
+from inductor_tables.schema import Config, Entry, Header, Proof
 from inductor_tables.table import Table
 
 
@@ -41,6 +41,15 @@ class TimeChange:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProofChange:
+    """A key with the same choices and times, but other proofs; margins of the fastest."""
+
+    key: str
+    old_margin: float | None
+    new_margin: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class HeaderChange:
     """A field of the header that differs."""
 
@@ -65,6 +74,7 @@ class TableDiff:
     removed: tuple[str, ...] = ()
     choices: tuple[KeyChange, ...] = ()
     times: tuple[TimeChange, ...] = ()
+    proofs: tuple[ProofChange, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -73,6 +83,7 @@ class TableDiff:
             "header": [asdict(change) for change in self.header],
             "choices": [change.as_data() for change in self.choices],
             "times": [asdict(change) for change in self.times],
+            "proofs": [asdict(change) for change in self.proofs],
         }
 
 
@@ -114,8 +125,10 @@ def diff_tables(name: str, old: Table | None, new: Table | None) -> TableDiff:
     before, after = dict(old.items()), dict(new.items())
     both = [(key, before[key], after[key]) for key in sorted(before.keys() & after.keys())]
     choices = [(key, a, b) for key, a, b in both if _configs(a) != _configs(b)]
-    times = [
-        (key, a, b) for key, a, b in both if _configs(a) == _configs(b) and _times(a) != _times(b)
+    alike = [(key, a, b) for key, a, b in both if _configs(a) == _configs(b)]
+    times = [(key, a, b) for key, a, b in alike if _times(a) != _times(b)]
+    proofs = [
+        (key, a, b) for key, a, b in alike if _times(a) == _times(b) and _proofs(a) != _proofs(b)
     ]
     return TableDiff(
         table=name,
@@ -128,6 +141,10 @@ def diff_tables(name: str, old: Table | None, new: Table | None) -> TableDiff:
         choices=tuple(KeyChange(key=key, old=a, new=b) for key, a, b in choices),
         times=tuple(
             TimeChange(key=key, old_us=a[0].time_us, new_us=b[0].time_us) for key, a, b in times
+        ),
+        proofs=tuple(
+            ProofChange(key=key, old_margin=a[0].margin, new_margin=b[0].margin)
+            for key, a, b in proofs
         ),
     )
 
@@ -147,6 +164,7 @@ def _header_fields(header: Header) -> dict[str, Any]:
         "serves_base_arch": header.serves_base_arch,
         "key_count": header.key_count,
         "entry_count": header.entry_count,
+        "proof_count": header.proof_count,
         "templates": [f"{name} {digest or 'no hash'}" for name, digest in header.templates],
         "sm_counts": list(header.sm_counts),
     }
@@ -165,3 +183,7 @@ def _configs(rows: Sequence[Entry]) -> list[Config]:
 
 def _times(rows: Sequence[Entry]) -> list[int | None]:
     return [row.time_ns for row in rows]
+
+
+def _proofs(rows: Sequence[Entry]) -> list[Proof | None]:
+    return [row.proof for row in rows]

@@ -1,8 +1,10 @@
 """Merges placed rows into what the tables hold, and accounts for every row.
 
-The same configuration of the same key is kept once, with its fastest measurement; with
-``topk`` only the fastest configurations of every problem stay. The result depends
-neither on the order of the dumps nor on the order of rows in them.
+Of a problem only what one torch recorded is kept: the table's own, else the one nearest to it
+that something was carried from; and of these, where some have a proof, no others: what autotuning
+measured in line does not compare. The same configuration of the same key is kept once, with its
+fastest measurement; with ``topk`` only the fastest configurations of every problem stay. The
+result depends neither on the order of the dumps nor on the order of rows in them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 from build_tools.place import PlacedRow, Target
 from inductor_tables.errors import BuildError
 from inductor_tables.keys import ParsedKey
+from inductor_tables.versions import TorchSeries, distance
 
 
 @dataclass(kw_only=True)
@@ -65,7 +68,8 @@ def merge(
         BuildError: a row is unaccounted for.
     """
     tables: dict[Target, dict[str, list[PlacedRow]]] = defaultdict(lambda: defaultdict(list))
-    for row in _fastest_per_problem(_without_repeats(placed, reports), topk, reports):
+    found = _proved(_of_nearest_torch(list(placed), reports), reports)
+    for row in _fastest_per_problem(_without_repeats(found, reports), topk, reports):
         reports[row.resource].kept += 1
         tables[row.target][row.key].append(row)
     for report in reports.values():
@@ -80,6 +84,39 @@ def _count_unordered(rows: Sequence[PlacedRow], reports: Mapping[str, DumpReport
     untimed = [row for row in rows if row.row.time_ns is None]
     for row in untimed if len(untimed) > 1 else ():
         reports[row.resource].unordered += 1
+
+
+def _of_nearest_torch(
+    rows: Sequence[PlacedRow], reports: Mapping[str, DumpReport]
+) -> list[PlacedRow]:
+    """Keep of each problem what the nearest torch recorded.
+
+    Times of two torches do not compare: their tritons and ATen kernels differ.
+    """
+    nearest: dict[tuple[Target, ParsedKey], TorchSeries] = {}
+    for row in rows:
+        place, recorded = (row.target, row.problem), row.recorded_on
+        known = nearest.setdefault(place, recorded)
+        nearest[place] = min(known, recorded, key=lambda s: distance(s, row.target.series))
+    kept = []
+    for row in rows:
+        if row.recorded_on == nearest[row.target, row.problem]:
+            kept.append(row)
+        else:
+            reports[row.resource].dropped["a nearer torch has its problem"] += 1
+    return kept
+
+
+def _proved(rows: Sequence[PlacedRow], reports: Mapping[str, DumpReport]) -> list[PlacedRow]:
+    """Keep of each problem the proved rows, if there are any."""
+    problems = {(row.target, row.problem) for row in rows if row.row.proof is not None}
+    kept = []
+    for row in rows:
+        if row.row.proof is not None or (row.target, row.problem) not in problems:
+            kept.append(row)
+        else:
+            reports[row.resource].dropped["its problem has proved choices"] += 1
+    return kept
 
 
 def _without_repeats(

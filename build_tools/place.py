@@ -1,6 +1,7 @@
 """Decides which table each row of a dump belongs to, and under which key.
 
-A row goes to the table of its dump's torch series and of its key's device.
+A row goes to the table of its dump's torch series, or of that which the dump was carried over
+to, and of its key's device.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from inductor_tables.arch import base_arch
 from inductor_tables.dumps import Dump, Row
 from inductor_tables.errors import BuildError, InvalidDumpError, InvalidKeyError
 from inductor_tables.keys import ParsedKey, parse_key, problem_of
-from inductor_tables.schema import Entry, Source
+from inductor_tables.schema import Entry, Source, proof_order
 from inductor_tables.versions import TorchSeries, torch_series
 
 
@@ -46,9 +47,17 @@ class PlacedRow:
     resource: str
 
     @property
+    def recorded_on(self) -> TorchSeries:
+        """The torch that the row was recorded with; another than the table's if it was carried."""
+        if self.source.carried is None or self.source.torch is None:
+            return self.target.series
+        return torch_series(self.source.torch)
+
+    @property
     def entry(self) -> Entry:
         """The row as a table holds it."""
-        return Entry(config=self.row.config, time_ns=self.row.time_ns, source=self.source)
+        row = self.row
+        return Entry(config=row.config, time_ns=row.time_ns, source=self.source, proof=row.proof)
 
     @property
     def speed(self) -> tuple[float, int, tuple[str, ...]]:
@@ -59,9 +68,11 @@ class PlacedRow:
 
     @property
     def order(self) -> tuple[object, ...]:
-        """A total order: by speed, then by what identifies the measurement."""
+        """A total order: by speed, then by what identifies the measurement, a proved one first."""
         identity = tuple(str(getattr(self.source, f.name)) for f in fields(Source))
-        return (self.speed, self.key, identity, self.resource)
+        proof = self.row.proof
+        unproved = proof is None
+        return (self.speed, self.key, unproved, identity, self.resource, proof_order(proof))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +115,8 @@ def place(dumps: Iterable[Dump], places: Places) -> list[PlacedRow]:
 
 
 def _placed(dump: Dump, places: Places) -> Iterator[PlacedRow]:
-    series = _series(dump.resource, dump.source.torch or places.torch)
+    recorded = recorded_series(dump, places.torch)
+    series = dump.carried.series if dump.carried else recorded
     keys: dict[str, tuple[ParsedKey, Source]] = {}
     for row in dump.rows:
         if row.key not in keys:
@@ -122,7 +134,13 @@ def _placed(dump: Dump, places: Places) -> Iterator[PlacedRow]:
         )
 
 
-def _series(resource: str, version: str | None) -> TorchSeries:
+def recorded_series(dump: Dump, torch: str | None = None) -> TorchSeries:
+    """Return the series that a dump was recorded on; ``torch`` is that of one that does not say.
+
+    Raises:
+        BuildError: it cannot be told.
+    """
+    resource, version = dump.resource, dump.source.torch or torch
     if version is None:
         raise BuildError(
             f"{resource}: the dump does not say which torch it was recorded with; "

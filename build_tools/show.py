@@ -152,10 +152,11 @@ def summary(diff: TableDiff) -> str:
     if diff.status == "removed":
         return f"removed, it had {diff.old_keys} keys"
     fastest = sum(change.fastest_changed for change in diff.choices)
+    proofs = f", {len(diff.proofs)} with other proofs only" if diff.proofs else ""
     return (
         f"{diff.old_keys} -> {diff.new_keys} keys: {len(diff.added)} added, "
         f"{len(diff.removed)} removed, {len(diff.choices)} with other choices "
-        f"({fastest} with another fastest one), {len(diff.times)} with other times only"
+        f"({fastest} with another fastest one), {len(diff.times)} with other times only{proofs}"
     )
 
 
@@ -170,6 +171,9 @@ def _sections(diff: TableDiff) -> dict[str, _Items]:
         "keys removed": [(key, "") for key in diff.removed],
         "choices changed": [(c.key, f": {_choice_change(c)}") for c in diff.choices],
         "times only": [(c.key, f": {_us(c.old_us)} -> {_us(c.new_us)}") for c in diff.times],
+        "proofs only": [
+            (c.key, f": {_margin(c.old_margin)} -> {_margin(c.new_margin)}") for c in diff.proofs
+        ],
     }
     return {title: items for title, items in sections.items() if items}
 
@@ -192,6 +196,10 @@ def _choice(entry: Entry) -> str:
 
 def _us(time_us: float | None) -> str:
     return "not timed" if time_us is None else f"{time_us:g} µs"
+
+
+def _margin(margin: float | None) -> str:
+    return "no margin" if margin is None else f"margin {margin:.1%}"
 
 
 def _shown(value: object) -> str:

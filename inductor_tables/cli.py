@@ -16,7 +16,7 @@ from inductor_tables import __version__, config, host, resources
 from inductor_tables.errors import InvalidKeyError, UnsupportedTorchError
 from inductor_tables.keys import ParsedKey, TensorKey, parse_key
 from inductor_tables.parameters import kernel_text
-from inductor_tables.schema import Entry
+from inductor_tables.schema import Entry, Proof
 from inductor_tables.table import Table
 from inductor_tables.terminal import (
     errors_for_people,
@@ -30,6 +30,9 @@ from inductor_tables.versions import NEWEST_KNOWN_SERIES, TorchSeries, torch_ser
 
 SHOWN: Final = 50
 """How many keys ``show`` prints for people unless told otherwise."""
+
+_INCUMBENTS: Final = {"aten": "ATen", "host": "host", "previous": "before"}
+"""How ``show`` names what an entry was measured against."""
 
 _LATER: Final[Mapping[str, str]] = {
     "collect": "collect_command",
@@ -412,16 +415,27 @@ def _row(key: str, gemm: Gemm, entry: Entry) -> dict[str, Any]:
         "template_hash": entry.config.template_hash,
         "params": dict(entry.config.params),
         "time_us": entry.time_us,
+        "proof": None if entry.proof is None else _proof_data(entry.proof),
+        "margin": entry.margin,
         "measured": entry.measured,
         "carried": entry.source.carried,
         "recorded_with_torch": entry.source.torch,
     }
 
 
+def _proof_data(proof: Proof) -> dict[str, Any]:
+    return {
+        "spread_us": proof.spread_ns / 1000,
+        "incumbents_us": {name: time / 1000 for name, time in proof.incumbents_ns.items()},
+        "rounds": proof.rounds,
+    }
+
+
 def _rows_grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
+    proved = ["against µs", "margin"] if any(row["proof"] for row in rows) else []
     grid = new_grid(
-        "op", "M", "N", "K", "dtypes", "layout", "kernel", "µs", "origin",
-        numbers=("M", "N", "K", "µs"),
+        "op", "M", "N", "K", "dtypes", "layout", "kernel", "µs", *proved, "origin",
+        numbers=("M", "N", "K", "µs", "margin"),
     )  # fmt: skip
     for row in rows:
         batch = "" if row["batch"] is None else f" ({row['batch']} x)"
@@ -431,8 +445,27 @@ def _rows_grid(rows: Sequence[Mapping[str, Any]]) -> Grid:
             " ".join(row["dtypes"]),
             " x ".join(row["layout"]),
             kernel_text(row["template_id"], row["params"]),
-            "-" if row["time_us"] is None else f"{row['time_us']:.1f}",
-            "measured" if row["measured"] else f"carried from torch {row['recorded_with_torch']}",
+            _time_text(row),
+            *([_against_text(row), _margin_text(row)] if proved else []),
+            "measured" if row["measured"] else _carried_text(row),
         )
         grid.add_row(*map(Text, texts))
     return grid
+
+
+def _carried_text(row: Mapping[str, Any]) -> str:
+    return f"carried from torch {row['recorded_with_torch']} by {row['carried']}"
+
+
+def _time_text(row: Mapping[str, Any]) -> str:
+    time = "-" if row["time_us"] is None else f"{row['time_us']:.1f}"
+    return f"{time} ±{row['proof']['spread_us']:.1f}" if row["proof"] else time
+
+
+def _against_text(row: Mapping[str, Any]) -> str:
+    known = row["proof"]["incumbents_us"] if row["proof"] else {}
+    return ", ".join(f"{_INCUMBENTS[name]} {time:.1f}" for name, time in known.items()) or "-"
+
+
+def _margin_text(row: Mapping[str, Any]) -> str:
+    return "-" if row["margin"] is None else f"{row['margin']:.1%}"

@@ -71,7 +71,9 @@ class Decision:
             "key": self.key,
             "table": self.table,
             "table_key": self.table_key,
-            "entries": [{**e.config.plain, "time_us": e.time_us} for e in self.entries],
+            "entries": [
+                {**e.config.plain, "time_us": e.time_us, "margin": e.margin} for e in self.entries
+            ],
             "dropped": [str(dropped) for dropped in self.dropped],
             "module": self.origin.module,
             "line": self.origin.line,

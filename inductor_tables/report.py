@@ -100,7 +100,8 @@ def described(gemm: Mapping[str, Any]) -> list[str]:
     lines = [f"{gemm['outcome']} x{gemm['count']}: {gemm['key']} (in {where})"]
     for entry in gemm["entries"]:
         time = "" if entry["time_us"] is None else f", recorded at {entry['time_us']:.1f} us"
-        lines.append(f"  {entry['template_id']} of {gemm['table']}{time}")
+        margin = "" if entry["margin"] is None else f", margin {entry['margin']:.1%}"
+        lines.append(f"  {entry['template_id']} of {gemm['table']}{time}{margin}")
     lines += [f"  dropped {reason}" for reason in gemm["dropped"]]
     lines += [f"  near: {text}" for text in gemm.get("nearest", ())]
     if gemm.get("advice"):

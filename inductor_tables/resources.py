@@ -138,7 +138,7 @@ def _table_file(given: Path, series: TorchSeries) -> Table:
     dump = read_dump(path)
     entries: dict[str, list[Entry]] = {}
     for row in dump.rows:
-        entry = Entry(config=row.config, time_ns=row.time_ns, source=dump.source)
+        entry = Entry(config=row.config, time_ns=row.time_ns, source=dump.source, proof=row.proof)
         entries.setdefault(row.key, []).append(entry)
     return _in_memory(entries, series, str(path))
 

@@ -14,13 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 ParamValue = int | bool | str | None
 """The types a parameter may have; which strings, :func:`check_param` says."""
 
 MAX_ENTRIES_PER_KEY: Final = 4096
 MAX_PARAMS: Final = 64
+MAX_COUNT: Final = 2**53
+"""Largest count, and largest time in ns."""
 
 _PARAM_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
 _PARAM_TEXT = re.compile(
@@ -75,8 +77,7 @@ class Source:
     """Where measurements come from: one dump. None: the dump does not say.
 
     ``carried`` is None for a recording of the table's own torch series, else how it was
-    found to serve this one: ``"hash"`` (the template's text is the same) or ``"code"``
-    (the text differs, the compiled code does not).
+    found to serve this one, one of :data:`CARRIED`.
     """
 
     dump_digest: str
@@ -92,18 +93,73 @@ class Source:
     carried: str | None = None
 
 
+CARRIED: Final = ("hash", "code")
+"""``hash``: the template's text is the same; ``code``: it is not, the compiled code is."""
+
+
+class Proof(NamedTuple):
+    """What an entry was measured against, in the same rounds (``build_tools/tune/verdict.py``).
+
+    All times are of the GPU, medians of the final rounds in whole nanoseconds. A tuple, since
+    every look-up of a tuned key makes some, and a dataclass takes four times as long.
+
+    Attributes:
+        spread_ns: standard deviation of the entry's own rounds, robust: 1.4826 times the
+            median deviation from their median.
+        rounds: final rounds that were made.
+        aten_ns: time of the fastest ATen choice.
+        host_ns: time of the choice that the host's autotuner takes.
+        previous_ns: time of the entry that the table before had.
+
+    An incumbent is None where it was not timed; one kernel may be several of them, and the
+    entry itself one.
+    """
+
+    spread_ns: int
+    rounds: int
+    aten_ns: int | None = None
+    host_ns: int | None = None
+    previous_ns: int | None = None
+
+    @property
+    def incumbents_ns(self) -> Mapping[str, int]:
+        """The incumbents that were timed: ``aten``, ``host``, ``previous`` → time in ns."""
+        named = {"aten": self.aten_ns, "host": self.host_ns, "previous": self.previous_ns}
+        return {name: time for name, time in named.items() if time is not None}
+
+
+_PROOF_FIELDS: Final = Proof._fields
+_OPTIONAL_FROM: Final = len(_PROOF_FIELDS) - len(Proof._field_defaults)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One choice for one key. ``time_ns`` is the recorded time in whole nanoseconds."""
+    """One choice for one key.
+
+    ``time_ns`` is the recorded time in whole nanoseconds. ``proof`` is None for what was
+    recorded but not tuned.
+    """
 
     config: Config
     time_ns: int | None
     source: Source
+    proof: Proof | None = None
 
     @property
     def time_us(self) -> float | None:
         """The recorded time in µs, None where the dump had none."""
         return None if self.time_ns is None else self.time_ns / 1000
+
+    @property
+    def margin(self) -> float | None:
+        """By what share of its time the entry beats the fastest incumbent; below 0: it does not.
+
+        From the two medians, so that it may differ a little from the tuner's own margin, which
+        is the median over the rounds. None without a proof, a time, or an incumbent.
+        """
+        known = () if self.proof is None else self.proof.incumbents_ns.values()
+        fastest = min(known, default=0)
+        return None if self.time_ns is None or not fastest else 1 - self.time_ns / fastest
 
     @property
     def measured(self) -> bool:
@@ -123,6 +179,7 @@ class Header:
     ``arch`` is a gcnArchName, None for keys without a device. ``serves_base_arch``
     says that an AMD table also serves the same arch under other feature flags.
     ``templates`` are the (template id, hash) pairs that the entries rely on.
+    ``proof_count`` says how many entries have a proof.
     """
 
     table_version: str
@@ -133,6 +190,7 @@ class Header:
     entry_count: int
     templates: tuple[tuple[str, str | None], ...]
     sources: tuple[Source, ...]
+    proof_count: int = 0
 
     @property
     def recorded_with(self) -> Mapping[str, tuple[str, ...]]:
@@ -235,9 +293,26 @@ def check_count(value: Any, where: str, fail: Fail, *, optional: bool = False) -
     """Return a whole number from 0 to 2**53, or None where that is allowed."""
     if optional and value is None:
         return None
-    if type(value) is not int or not 0 <= value <= 2**53:
+    if type(value) is not int or not 0 <= value <= MAX_COUNT:
         fail(where, f"{shown(value)} is not a whole number from 0 to 2**53")
     return value
+
+
+def check_proof(values: Any, where: str, fail: Fail) -> Proof:
+    """Return the proof that has these values, a list or tuple in the order of its fields."""
+    if not isinstance(values, (list, tuple)) or len(values) != len(_PROOF_FIELDS):
+        fail(where, f"expected {', '.join(_PROOF_FIELDS)}, found {shown(values)}")
+    for at, value in enumerate(values):  # on the way of every look-up: no call if all is well
+        if value is None and at >= _OPTIONAL_FROM:
+            continue
+        if type(value) is not int or not 0 <= value <= MAX_COUNT:
+            check_count(value, f"{where}.{_PROOF_FIELDS[at]}", fail)
+    return Proof(*values)
+
+
+def proof_order(proof: Proof | None) -> tuple[int, ...]:
+    """Return a sort key by content; no proof comes first."""
+    return () if proof is None else tuple(-1 if n is None else n for n in proof)
 
 
 def check_list(value: Any, where: str, fail: Fail, limit: int = 2**32) -> Sequence[Any]:

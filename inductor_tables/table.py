@@ -7,13 +7,17 @@ A table is one msgpack array::
 ``header`` is a msgpack map. ``records`` is a blob of records that are decoded one by
 one: first the distinct configurations, then the buckets. A bucket maps the keys whose
 CRC-32 falls into it to their entries: ``[config, time_ns, source, ...]``, three numbers
-an entry. ``index`` holds, for every record, where it ends (uint32, little endian) and
-its BLAKE2b-128 digest. The root digest is BLAKE2b-256 over header and index, so that it
-vouches for every byte while opening a table reads no record at all.
+an entry. Where any of a key's entries has a proof, one bin follows that holds the proofs of
+all, so that a look-up decodes none but those of its key. ``index`` holds, for every record,
+where it ends (uint32, little endian) and its BLAKE2b-128 digest. The root digest is
+BLAKE2b-256 over header and index, so that it vouches for every byte while opening a table
+reads no record at all.
 
 A key is stored exactly, never as a hash of itself: its skeleton (a text shared by
 thousands of keys, kept in the header) and its numbers, so that no key can return
 another key's entry.
+
+Format version 1 knows no proofs. A table without any is still written in it.
 """
 
 from __future__ import annotations
@@ -35,24 +39,31 @@ from packaging.version import InvalidVersion, Version
 from inductor_tables.errors import InvalidTableError
 from inductor_tables.keys import MAX_KEY_LENGTH, join_key, split_key
 from inductor_tables.schema import (
+    CARRIED,
+    MAX_COUNT,
     MAX_ENTRIES_PER_KEY,
     Config,
     Entry,
     Fail,
     Header,
+    Proof,
     Source,
     check_count,
     check_hash,
     check_list,
     check_params,
+    check_proof,
     check_template_id,
     check_text,
+    proof_order,
     shown,
 )
 from inductor_tables.versions import torch_series
 
 MAGIC: Final = "inductor-tables"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+"""The newest format version; all from 1 on are read and written."""
+
 KEYS_PER_BUCKET: Final = 24
 """Few enough that a bucket decodes in a few µs, many enough that the index stays small."""
 
@@ -74,8 +85,9 @@ _HEADER_FIELDS = (
     "templates",
     "torch_series",
 )
+_FIELDS_OF_VERSION: Final = {1: _HEADER_FIELDS, 2: (*_HEADER_FIELDS, "proof_count")}
 _SOURCE_FIELDS = tuple(field.name for field in fields(Source))
-_CARRIED = (None, "hash", "code")
+_CARRIED = (None, *CARRIED)
 
 _T = TypeVar("_T")
 
@@ -110,6 +122,7 @@ class Table:
         header: what it says of itself.
         digest: hex of the root digest; two tables with one digest are the same bytes.
         size: bytes of the whole table.
+        format_version: of the file.
     """
 
     def __init__(self, data: Buffer, resource: str) -> None:
@@ -121,7 +134,8 @@ class Table:
         """
         self.resource = resource
         self.size = len(data)
-        root, header, index, self._records_at = _frame(data, self._fail)
+        frame = _frame(data, self._fail)
+        self.format_version, root, header, index, self._records_at = frame
         if blake2b(header + index, digest_size=32).digest() != root:
             self._fail("header", "the root digest does not match: the file was changed or damaged")
         size = self.size - self._records_at
@@ -129,6 +143,7 @@ class Table:
         if end != size:
             self._fail("records", f"{size} bytes, but the last record ends at {end}")
         self._data = data
+        self._rest = 0 if self.format_version == 1 else 1  # the proofs, behind three an entry
         self.digest = root.hex()
         self._index = index
         self._read_header(_decode(header, "header", self._fail))
@@ -226,8 +241,9 @@ class Table:
 
     def _read_header(self, raw: Any) -> None:
         fail = self._fail
-        if not isinstance(raw, dict) or raw.keys() != set(_HEADER_FIELDS):
-            fail("header", f"expected a map of {', '.join(_HEADER_FIELDS)}")
+        known = _FIELDS_OF_VERSION[self.format_version]
+        if not isinstance(raw, dict) or raw.keys() != set(known):
+            fail("header", f"expected a map of {', '.join(known)}")
         count: int = check_count(raw["config_count"], "header.config_count", fail)
         skeletons = check_list(raw["skeletons"], "header.skeletons", fail, _MAX_ITEMS)
         for number, skeleton in enumerate(skeletons):
@@ -252,6 +268,7 @@ class Table:
             serves_base_arch=_flag(raw["serves_base_arch"], "header.serves_base_arch", fail),
             key_count=check_count(raw["key_count"], "header.key_count", fail),
             entry_count=check_count(raw["entry_count"], "header.entry_count", fail),
+            proof_count=check_count(raw.get("proof_count", 0), "header.proof_count", fail),
             templates=self._templates,
             sources=self._sources,
         )
@@ -275,26 +292,40 @@ class Table:
     def _bucket(self, bucket: int) -> dict[Any, Any]:
         where = f"buckets[{bucket}]"
         record = self._record(self._config_count + bucket, where)
-        found = _decode(record, where, self._fail)
+        found = _decode(record, where, self._fail, unique=False)
         if not isinstance(found, dict):
             self._fail(where, f"expected a map, found {type(found).__name__}")
+        if len(found) != _map_length(record):
+            self._fail(where, "not valid msgpack: a map has a key twice")
         return found
 
     def _entries(self, found: Any, where: str) -> tuple[Entry, ...]:
-        if (
-            type(found) is not list
-            or len(found) % 3
-            or not 0 < len(found) <= 3 * MAX_ENTRIES_PER_KEY
-        ):
+        count, rest = divmod(len(found) if type(found) is list else 0, 3)
+        if rest > self._rest or not 0 < count <= MAX_ENTRIES_PER_KEY:
             self._fail(where, "expected three numbers an entry")
+        proofs = self._proofs(found[-1], count, where) if rest else [None] * count
         return tuple(
             Entry(
                 config=self._config(found[at], where),
-                time_ns=check_count(found[at + 1], f"{where}.time_ns", self._fail, optional=True),
+                time_ns=self._time(found[at + 1], where),
                 source=self._source(found[at + 2], where),
+                proof=proofs[at // 3],
             )
-            for at in range(0, len(found), 3)
+            for at in range(0, 3 * count, 3)
         )
+
+    def _proofs(self, encoded: Any, count: int, where: str) -> list[Proof | None]:
+        where = f"{where}.proofs"
+        raw = _decode(encoded, where, self._fail) if isinstance(encoded, bytes) else None
+        if type(raw) is not list or len(raw) != count:
+            self._fail(where, f"expected a bin of a list with a proof or nil for {count} entries")
+        return [None if one is None else check_proof(one, where, self._fail) for one in raw]
+
+    def _time(self, time_ns: Any, where: str) -> int | None:
+        if type(time_ns) is int and 0 <= time_ns <= MAX_COUNT:
+            return time_ns
+        checked: int | None = check_count(time_ns, f"{where}.time_ns", self._fail, optional=True)
+        return checked
 
     def _source(self, number: Any, where: str) -> Source:
         if type(number) is not int or not 0 <= number < len(self._sources):
@@ -359,7 +390,8 @@ def write_table(
 ) -> bytes:
     """Return the bytes of a table; the same content gives the same bytes.
 
-    Every key's entries are stored fastest first, ties by content.
+    Every key's entries are stored fastest first, ties by content. The format version is the
+    first that can hold them.
 
     Raises:
         ValueError: a key is empty, longer than 4096 signs or has no entries, a value is
@@ -376,12 +408,14 @@ def write_table(
         *_config_records(configs, _numbered(templates)),
         *_bucket_records(entries, _numbered(skeletons), _numbered(configs), _numbered(sources)),
     ]
+    proofs = sum(entry.proof is not None for entry in rows)
     header = _pack(
         {
             "arch": arch,
             "config_count": len(configs),
             "entry_count": len(rows),
             "key_count": len(entries),
+            **({"proof_count": proofs} if proofs else {}),
             "serves_base_arch": serves_base_arch,
             "skeletons": skeletons,
             "sources": [[getattr(source, name) for name in _SOURCE_FIELDS] for source in sources],
@@ -392,7 +426,8 @@ def write_table(
     )
     index = _index(records)
     root = blake2b(header + index, digest_size=32).digest()
-    table = _pack([MAGIC, FORMAT_VERSION, root, header, index, b"".join(records)])
+    version = 2 if proofs else 1
+    table = _pack([MAGIC, version, root, header, index, b"".join(records)])
     Table(table, "new table")  # what cannot be read is not written
     return table
 
@@ -403,6 +438,8 @@ def _check_row(key: str, listed: Sequence[Entry]) -> None:
     try:
         for entry in listed:
             check_count(entry.time_ns, "time_ns", _refuse, optional=True)
+            if entry.proof is not None:
+                check_proof(entry.proof, "proof", _refuse)
     except ValueError as error:
         raise ValueError(f"under the key {key[:200]!r}: {error}") from error
 
@@ -442,16 +479,19 @@ def _bucket_records(
         encoded = _pack(key if parts is None else [skeletons[parts[0]], *parts[1]])
         buckets[zlib.crc32(encoded) % count][encoded] = key
 
-    def row(listed: Sequence[Entry]) -> list[int | None]:
+    def row(listed: Sequence[Entry]) -> list[int | bytes | None]:
         ordered = sorted(  # configurations and sources are numbered by content
-            (e.time_ns is None, e.time_ns or 0, configs[e.config], sources[e.source])
+            (e.time_ns is None, e.time_ns or 0, configs[e.config], sources[e.source],
+             proof_order(e.proof), e.proof)
             for e in listed
-        )
-        return [
+        )  # fmt: skip
+        numbers: list[int | bytes | None] = [
             value
-            for unknown, time_ns, config, source in ordered
+            for unknown, time_ns, config, source, *_ in ordered
             for value in (config, None if unknown else time_ns, source)
         ]
+        proofs = [proof for *_, proof in ordered]
+        return [*numbers, _pack(proofs)] if any(proofs) else numbers
 
     return [
         _pack({encoded: row(entries[key]) for encoded, key in sorted(bucket.items())})
@@ -474,17 +514,18 @@ def _pack(value: Any) -> bytes:
     return packed
 
 
-_PREFIX: Final = b"\x96" + _pack(MAGIC) + _pack(FORMAT_VERSION)
+_PREFIXES: Final = {n: b"\x96" + _pack(MAGIC) + _pack(n) for n in _FIELDS_OF_VERSION}
 
 
-def _decode(data: bytes, where: str, fail: Fail) -> Any:
+def _decode(data: bytes, where: str, fail: Fail, *, unique: bool = True) -> Any:
+    """Decode msgpack; without ``unique`` it is the caller who sees to keys that stand twice."""
     most = min(len(data), _MAX_ITEMS)
     try:
         return msgpack.unpackb(
             data,
             raw=False,
             strict_map_key=True,
-            object_pairs_hook=_no_duplicates,
+            object_pairs_hook=_no_duplicates if unique else None,
             ext_hook=_no_extension,
             max_array_len=most,
             max_map_len=most,
@@ -502,12 +543,18 @@ def _no_duplicates(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     return found
 
 
+def _map_length(data: bytes) -> int:
+    """Return how many keys a msgpack map promises; a hook that counts them takes longer."""
+    short = data[0] & 0x0F
+    return short if data[0] < 0xDE else int.from_bytes(data[1 : 3 if short == 0x0E else 5], "big")
+
+
 def _no_extension(code: int, _data: bytes) -> NoReturn:
     raise ValueError(f"extension type {code} is not allowed")
 
 
-def _frame(data: Buffer, fail: Fail) -> tuple[bytes, bytes, bytes, int]:
-    """Return root digest, header and index, undecoded, and where the records start."""
+def _frame(data: Buffer, fail: Fail) -> tuple[int, bytes, bytes, bytes, int]:
+    """Return version, root digest, header and index, undecoded, and where the records start."""
     unpacker = msgpack.Unpacker(raw=False, max_buffer_size=256)
     unpacker.feed(data[:256])
     try:
@@ -518,16 +565,16 @@ def _frame(data: Buffer, fail: Fail) -> tuple[bytes, bytes, bytes, int]:
         fail("magic", f"not an inductor-tables table ({problem})")
     if magic != MAGIC:
         fail("magic", f"expected {MAGIC!r}, found {shown(magic)}: not an inductor-tables table")
-    if type(version) is not int or version != FORMAT_VERSION:
+    if type(version) is not int or version not in _PREFIXES:
         fail(
             "format_version",
-            f"{shown(version)} is not known here (this release reads {FORMAT_VERSION}); "
+            f"{shown(version)} is not known here (this release reads 1 to {FORMAT_VERSION}); "
             "update inductor-tables or rebuild the table",
         )
     if count != 6:
         fail("frame", f"expected 6 parts, found {count}")
     at = unpacker.tell()
-    if data[:at] != _PREFIX:
+    if data[:at] != _PREFIXES[version]:
         fail("frame", "the first two parts are not in their shortest form")
     parts = []
     for name in ("root digest", "header", "index", "records"):
@@ -538,7 +585,7 @@ def _frame(data: Buffer, fail: Fail) -> tuple[bytes, bytes, bytes, int]:
     root, header, index = (data[part] for part in parts[:3])
     if len(index) % _INDEX_ITEM:
         fail("index", f"{len(index)} bytes are no multiple of {_INDEX_ITEM}")
-    return root, header, index, parts[3].start
+    return version, root, header, index, parts[3].start
 
 
 _BLOB_HEADS: Final[Mapping[bytes, tuple[struct.Struct | None, int]]] = {

@@ -60,7 +60,7 @@ def new_grid(*columns: str, numbers: Collection[str] = ()) -> Grid:
 def new_console() -> Console:
     """Return a console that is wide where no person's terminal sets a width."""
     made = Console()
-    return made if made.is_terminal else Console(width=160)
+    return made if made.is_terminal else Console(width=200)
 
 
 def print_json(data: Any) -> None:

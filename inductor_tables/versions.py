@@ -32,6 +32,16 @@ def torch_series(version: str) -> TorchSeries:
     return TorchSeries(f"{major}.{minor}")
 
 
+def distance(recorded: str, target: str) -> tuple[int, int, bool]:
+    """Sort key of series by how near they are to one: of two equally near the newer is nearer.
+
+    >>> min(["2.11", "2.13", "2.15"], key=lambda series: distance(series, "2.12"))
+    '2.13'
+    """
+    one, other = series_order(recorded), series_order(target)
+    return abs(one.major - other.major), abs(one.minor - other.minor), one < other
+
+
 def series_order(series: str) -> Version:
     """Sort key of a series: 2.9 comes before 2.10."""
     return Version(series)

@@ -15,7 +15,7 @@ from typing import Any, Final, NoReturn
 
 import msgpack
 
-from inductor_tables.schema import Config, Entry, Source
+from inductor_tables.schema import Config, Entry, Proof, Source
 from inductor_tables.table import Table, write_table
 
 Entries = dict[str, tuple[Entry, ...]]
@@ -64,9 +64,14 @@ def config(
 ATEN = Config(template_id="aten::mm", template_hash=None, params=())
 
 
-def entry(configured: Config, time_ns: int | None = 1000, source: Source = RECORDED) -> Entry:
+def entry(
+    configured: Config,
+    time_ns: int | None = 1000,
+    source: Source = RECORDED,
+    proof: Proof | None = None,
+) -> Entry:
     """Return an entry."""
-    return Entry(config=configured, time_ns=time_ns, source=source)
+    return Entry(config=configured, time_ns=time_ns, source=source, proof=proof)
 
 
 SMALL: Entries = {
@@ -80,6 +85,19 @@ SMALL: Entries = {
     HASHED: (entry(ATEN, 0),),
 }
 """Every kind of key, value and source in a table of less than 2 kB."""
+
+PROOF = Proof(spread_ns=60, aten_ns=11_400, host_ns=10_200, previous_ns=None, rounds=24)
+
+PROVED: Entries = {
+    MM: (
+        entry(config(), 9_700, proof=PROOF),
+        entry(config(BLOCK_M=128, num_warps=8), 12_100, CARRIED),
+        entry(ATEN, 12_200, proof=PROOF._replace(spread_ns=0, host_ns=None, previous_ns=9_800)),
+    ),
+    BMM: (entry(config(), 2**53, CARRIED, Proof(spread_ns=2**53, rounds=0)),),
+    HASHED: (entry(ATEN, 0),),
+}
+"""Keys of which all, some and none of the entries have a proof."""
 
 
 def write(

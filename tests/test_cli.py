@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from inductor_tables import __main__, __version__, cli, config, demo, host, resources
 from inductor_tables.errors import InvalidTableError, UnsupportedTorchError
-from inductor_tables.schema import Config, Entry, Source
+from inductor_tables.schema import Config, Entry, Proof, Source
 from inductor_tables.table import write_table
 
 H200 = "NVIDIA H200"
@@ -39,17 +39,26 @@ RECORDED = Source(
 CARRIED = Source(dump_digest="cd" * 16, torch="2.12.1+cu130", carried="hash")
 
 
-def entry(template_id: str, time_ns: int | None, source: Source, **params: int) -> Entry:
+PROOF = Proof(spread_ns=150, aten_ns=20_000, host_ns=16_460, rounds=24)
+
+
+def entry(
+    template_id: str,
+    time_ns: int | None,
+    source: Source,
+    proof: Proof | None = None,
+    **params: int,
+) -> Entry:
     """Return an entry; one of Triton has a hash."""
     template_hash = HASH if template_id.startswith("triton") else None
     config = Config(
         template_id=template_id, template_hash=template_hash, params=tuple(sorted(params.items()))
     )
-    return Entry(config=config, time_ns=time_ns, source=source)
+    return Entry(config=config, time_ns=time_ns, source=source, proof=proof)
 
 
 TRITON = entry(
-    "triton::mm", 12_345, RECORDED,
+    "triton::mm", 12_345, RECORDED, PROOF,
     BLOCK_M=16, BLOCK_N=64, BLOCK_K=128, num_warps=4, num_stages=5, GROUP_M=8, NUM_SMS=132,
 )  # fmt: skip
 ATEN = entry("aten::mm", 20_000, RECORDED)
@@ -229,6 +238,12 @@ def test_show_json(arch: str) -> None:
         "template_hash": HASH,
         "params": dict(TRITON.config.params),
         "time_us": 12.345,
+        "proof": {
+            "spread_us": 0.15,
+            "incumbents_us": {"aten": 20.0, "host": 16.46},
+            "rounds": 24,
+        },
+        "margin": 0.25,
         "measured": True,
         "carried": None,
         "recorded_with_torch": "2.13.0+cu130",
@@ -244,6 +259,17 @@ def test_show_for_people() -> None:
     assert "bmm (2 x)" in output
     assert "carried from torch 2.12.1+cu130" in output
     assert "NUM_SMS" not in output  # the running process sets it, not the table
+
+
+@pytest.mark.usefixtures("packaged")
+def test_show_proofs_for_people() -> None:
+    """Spread, incumbents and margin stand beside the time, where any entry was proved."""
+    output = run("show", H200).output
+    (proved,) = [line for line in output.splitlines() if "triton::mm" in line]
+    cells = [cell.strip() for cell in proved.split("│")]
+    assert cells[8:11] == ["12.3 ±0.1", "ATen 20.0, host 16.5", "25.0%"]
+    assert [row["proof"] for row in run_json("show", H200)["rows"]].count(None) == 3
+    assert "margin" not in run("show", H200, "--torch", "2.11").output
 
 
 @pytest.mark.usefixtures("packaged")

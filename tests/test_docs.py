@@ -43,6 +43,7 @@ _BEGINS: Final = re.compile(
 
 _GPU: Final = "needs a GPU"
 _INSTALLS: Final = "installs packages, which the set-up of the tests has done"
+_LOWERS: Final = "lowers fifty models: minutes; tests/build_tools/test_problem_files.py does a few"
 _NOX: Final = "makes an environment for each torch: hours"
 NOT_RUN: Final[Mapping[str, str]] = {
     '(python -c "import torch" 2>/dev/null || pip install torch==2.13.0 triton==3.7.1) && '
@@ -62,7 +63,14 @@ NOT_RUN: Final[Mapping[str, str]] = {
     "python tests/simulation/record_real_keys.py "
     "tests/data/simulation/real_keys_h200_torch2.13.json": _GPU,
     "torchrun --nproc-per-node 8 -m build_tools tune problems.json --out tuned/": _GPU,
+    "python -m build_tools.problems": _LOWERS,
+    "python -m build_tools.problems training fp8 --workers 2": _LOWERS,
     "tlparse trace/*.log -o trace_html --no-browser": "tlparse is no dependency",
+    "python -m build_tools carry build_tools/recordings/ --to 2.12 --out carried_by_code/ "
+    "--by-code --python 2.11=/opt/torch2.11/bin/python --python 2.12=/opt/torch2.12/bin/python": (
+        "needs Pythons of two torches; run by tests/build_tools/test_carry_code.py where they are"
+    ),
+    "python -m build_tools topup tables/ carried_by_code/ --out topup/ --minutes 30": _GPU,
 }
 
 ASKED_FOR_HELP: Final = re.compile(

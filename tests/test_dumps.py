@@ -28,7 +28,7 @@ from inductor_tables.dumps import (
 )
 from inductor_tables.errors import InvalidDumpError
 from inductor_tables.provenance import provenance
-from inductor_tables.schema import Config
+from inductor_tables.schema import Config, Proof
 
 KEY = "NVIDIA H200+((torch.bfloat16, [16, 64], [64, 1]), (torch.bfloat16, [64, 32], [1, 64]))+mm"
 OTHER_KEY = "((torch.float16, [8, 8], [8, 1]), (torch.float16, [8, 8], [8, 1]))+alpha=1&beta=0+mm"
@@ -54,6 +54,15 @@ PROVENANCE = {
     "sm_count": 132,
     "clocks": "sm 1980 MHz, memory 3201 MHz",
     "date": "2026-01-02T03:04:05+00:00",
+}
+
+
+PROOF: dict[str, Any] = {
+    "spread_ns": 40,
+    "aten_ns": 9900,
+    "host_ns": 9800,
+    "previous_ns": None,
+    "rounds": 24,
 }
 
 
@@ -85,6 +94,14 @@ def test_reads_rows_times_ranks_and_provenance() -> None:
     assert described.pop("dump_digest") == dump.digest
     assert described.pop("carried") is None
     assert described == {name: value for name, value in PROVENANCE.items() if name != "arch"}
+
+
+def test_reads_proofs() -> None:
+    """Entry by entry; keys that are left out have none, as all have in a dump without."""
+    dump = parsed({**ours(proofs={KEY: [PROOF, None]})})
+    assert [row.proof for row in dump.rows] == [Proof(**PROOF), None]
+    assert [row.proof for row in parsed(ours()).rows] == [None, None]
+    assert [row.proof for row in parsed(ours(proofs={})).rows] == [None, None]
 
 
 def test_reads_a_plain_dump() -> None:
@@ -194,6 +211,35 @@ FIELD_ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "version": ({"format_version": 2}, r"\.format_version: 2 is not known here"),
     "version true": ({"format_version": True}, r"\.format_version: True is not known here"),
     "unknown field": ({"more": 1}, ": expected the fields format_version, provenance"),
+    "proofs no object": ({"proofs": []}, r"\.proofs: expected an object, found list"),
+    "proofs null": ({"proofs": None}, r"\.proofs: expected an object, found NoneType"),
+    "proofs of a key more": ({"proofs": {"x": []}}, r'\.proofs\["x"\]: not a key of the dump'),
+    "proofs no list": ({"proofs": {KEY: PROOF}}, rf"\.proofs{PLACE}: expected a list, found dict"),
+    "proofs too few": ({"proofs": {KEY: [PROOF]}}, rf"\.proofs{PLACE}: 1 proofs for 2 entries"),
+    "proof a list": (
+        {"proofs": {KEY: [None, [40, 1, 1, 1, 24]]}},
+        rf"\.proofs{PLACE}\[1\]: expected an object, found list",
+    ),
+    "proof without a field": (
+        {"proofs": {KEY: [{**PROOF, "rounds": 1, "noise": 2}, None]}},
+        rf"\.proofs{PLACE}\[0\]: expected null or the fields spread_ns, rounds, aten_ns, host_ns",
+    ),
+    "proof lacks a field": (
+        {"proofs": {KEY: [None, {"spread_ns": 1, "rounds": 1}]}},
+        rf"\.proofs{PLACE}\[1\]: expected null or the fields spread_ns",
+    ),
+    "spread null": (
+        {"proofs": {KEY: [{**PROOF, "spread_ns": None}, None]}},
+        rf"\.proofs{PLACE}\[0\]\.spread_ns: None is not a whole number",
+    ),
+    "rounds a float": (
+        {"proofs": {KEY: [None, {**PROOF, "rounds": 12.0}]}},
+        rf"\.proofs{PLACE}\[1\]\.rounds: 12\.0 is not a whole number",
+    ),
+    "incumbent negative": (
+        {"proofs": {KEY: [None, {**PROOF, "host_ns": -1}]}},
+        rf"\.proofs{PLACE}\[1\]\.host_ns: -1 is not a whole number",
+    ),
     "provenance": ({"provenance": []}, r"\.provenance: expected an object, found list"),
     "unknown provenance": ({"provenance": {"gpu": "x"}}, r"\.provenance: unknown field 'gpu'"),
     "torch type": ({"provenance": {"torch": 2}}, r"\.provenance\.torch: 2 is not a text"),
@@ -291,13 +337,23 @@ configs = st.builds(
     st.none() | st.just(HASH),
     st.dictionaries(param_names, param_values, max_size=4),
 )
+counts = st.integers(0, 2**53)
+proofs = st.builds(
+    Proof,
+    spread_ns=counts,
+    aten_ns=st.none() | counts,
+    host_ns=st.none() | counts,
+    previous_ns=st.none() | counts,
+    rounds=counts,
+)
 rows_of_dumps = st.lists(
     st.builds(
-        lambda key, config, time_ns, rank: Row(key=key, config=config, time_ns=time_ns, rank=rank),
-        keys,
-        configs,
-        st.none() | st.integers(0, 2**53),
-        st.integers(0, 30),
+        Row,
+        key=keys,
+        config=configs,
+        time_ns=st.none() | counts,
+        rank=st.integers(0, 30),
+        proof=st.none() | proofs,
     ),
     max_size=12,
 )
@@ -316,10 +372,10 @@ provenances = st.fixed_dictionaries(
 
 def content(row: Row) -> tuple[Any, ...]:
     """Return what a row holds, with True and 1 apart."""
-    return (row.key, row.time_ns, row.rank, row.config.order)
+    return (row.key, row.time_ns, row.rank, row.config.order, row.proof)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(rows=rows_of_dumps, described=provenances, chance=st.randoms())
 def test_round_trip(rows: list[Row], described: dict[str, Any], chance: random.Random) -> None:
     """What is rendered reads back whole, and the order of the rows does not matter."""
@@ -334,7 +390,7 @@ def test_round_trip(rows: list[Row], described: dict[str, Any], chance: random.R
     assert render_dump(dump.rows, described) == data
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(rows=rows_of_dumps)
 def test_rows_are_sorted_by_key_and_time(rows: list[Row]) -> None:
     """A dump lists its keys by their text, and entries fastest first, unknown times last."""
@@ -352,6 +408,24 @@ def test_golden_bytes_of_format_version_1() -> None:
         ' "ranks": {"((torch.half, [1], [1]),)+mm": [0]},\n'
         ' "timings_ns": {"((torch.half, [1], [1]),)+mm": [5]}},\n'
         '"((torch.half, [1], [1]),)+mm": [{"template_id": "aten::mm"}]\n}\n'
+    )
+
+
+def test_golden_bytes_of_proofs() -> None:
+    """They come last; keys and dumps without any are as they were."""
+    one, other = "((torch.half, [1], [1]),)+mm", "((torch.half, [2], [1]),)+mm"
+    proof = Proof(spread_ns=1, aten_ns=5, host_ns=6, rounds=12)
+    rows = [
+        make_row(one, ATEN, time_ns=5, rank=1, proof=proof),
+        make_row(one, TRITON, time_ns=4, rank=0),
+        make_row(other, ATEN, time_ns=5, rank=0),
+    ]
+    assert render_dump(rows, {}).decode().partition(' "timings_ns"')[2].partition("\n(")[0] == (
+        f': {{"{one}": [4, 5], "{other}": [5]}},\n'
+        f' "proofs": {{"{one}": [null, {{"spread_ns": 1, "rounds": 12, "aten_ns": 5, '
+        '"host_ns": 6, "previous_ns": null}]}},\n'
+        f'"{one}": [{json.dumps(TRITON)}, {{"template_id": "aten::mm"}}],\n'
+        f'"{other}": [{{"template_id": "aten::mm"}}]\n}}\n'
     )
 
 
@@ -377,6 +451,10 @@ def test_refuses_to_write_what_it_would_not_read(described: dict[str, Any], mess
         ({"entry": [1]}, "recording: entry: expected an entry as a map"),
         ({"time_ns": -1}, "recording: time_ns: -1 is not a whole number"),
         ({"rank": None}, "recording: rank: None is not a whole number"),
+        (
+            {"proof": Proof(spread_ns=-1, rounds=1)},
+            r"recording: proof\.spread_ns: -1 is not a whole number",
+        ),
     ],
 )
 def test_make_row_refuses(changes: dict[str, Any], message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from inductor_tables.dumps import Dump, parse_dump, render_dump
 from inductor_tables.errors import InvalidDumpError
-from inductor_tables.schema import check_param
+from inductor_tables.schema import check_param, check_proof
 
 HASH = "d99842e466803e2d1dcd19b8faa992acd26dc9cb671b8eba7468c187f3b9007f"
 KEY = "NVIDIA H200+((torch.bfloat16, [16, 64], [64, 1]), (torch.bfloat16, [64, 32], [32, 1]))+mm"
@@ -33,7 +33,19 @@ OURS: dict[str, Any] = {
         "ranks": {key: list(range(len(rows))) for key, rows in PLAIN.items()},
     },
 }
-SEEDS = [json.dumps(dump).encode() for dump in (PLAIN, OURS)]
+PROVED: dict[str, Any] = {
+    **OURS,
+    "inductor-tables": {
+        **OURS["inductor-tables"],
+        "proofs": {
+            KEY: [
+                {"spread_ns": 9, "aten_ns": 5001, "host_ns": 5, "previous_ns": None, "rounds": 24},
+                None,
+            ]
+        },
+    },
+}
+SEEDS = [json.dumps(dump).encode() for dump in (PLAIN, OURS, PROVED)]
 HOSTILE: list[Any] = [
     None, True, -1, 2**31, 2**63, 10**400, 0.5, float("inf"), float("nan"), "", "\0", "é", "..",
     "/etc/passwd", "__import__('os')", "tl.float32\n", "(print('x') or 4)", "a" * 5000, [], {},
@@ -51,6 +63,8 @@ def _read(data: bytes) -> Dump | None:
         assert str(error).isprintable()  # noqa: PT017
         return None
     for row in found.rows:
+        if row.proof is not None:
+            assert check_proof(row.proof, "", _never) == row.proof
         for name, value in row.config.params:
             check_param(name, value, "", _never)
     return found
@@ -94,14 +108,14 @@ def _replace(data: bytes, chance: random.Random) -> bytes:
 MUTATIONS: list[Callable[[bytes, random.Random], bytes]] = [_flip, _splice, _replace]
 
 
-@pytest.mark.parametrize("seed", SEEDS, ids=["plain", "ours"])
+@pytest.mark.parametrize("seed", SEEDS, ids=["plain", "ours", "proved"])
 def test_truncated_at_every_byte(seed: bytes) -> None:
     """A dump that is cut short is refused, wherever it is cut."""
     assert _read(seed) is not None
     assert not [at for at in range(len(seed)) if _read(seed[:at]) is not None]
 
 
-@pytest.mark.parametrize("seed", SEEDS, ids=["plain", "ours"])
+@pytest.mark.parametrize("seed", SEEDS, ids=["plain", "ours", "proved"])
 def test_what_is_read_is_written_the_same(seed: bytes) -> None:
     """Reading and rendering again changes no row."""
     found = _read(seed)

@@ -523,14 +523,14 @@ def _read(data: bytes) -> tuple[Problem, ...] | None:
     return found
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=1500)
 @given(_mutated())
 def test_mutated_files(data: bytes) -> None:
     """Values, names and lengths that are changed: refused with a place, or what they say."""
     _read(data)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
 def test_flipped_bytes(flips: list[tuple[int, int]]) -> None:
     """Bytes that are changed: the same."""

@@ -21,6 +21,7 @@ from table_samples import (
     EVIL_TEXTS,
     EVIL_VALUES,
     HASH,
+    PROOF,
     RECORDED,
     UNKNOWN,
     config,
@@ -33,14 +34,17 @@ from inductor_tables.schema import (
     Config,
     Entry,
     Header,
+    Proof,
     check_count,
     check_hash,
     check_list,
     check_param,
     check_params,
+    check_proof,
     check_template_id,
     check_text,
     plain_config,
+    proof_order,
 )
 
 
@@ -289,6 +293,55 @@ def test_times_and_origin_of_an_entry() -> None:
     assert entry(config(), None).time_us is None
     assert entry(config()).measured
     assert not entry(config(), source=CARRIED).measured
+
+
+@pytest.mark.parametrize(
+    ("time_ns", "incumbents", "margin"),
+    [
+        (750, {"aten_ns": 1200, "host_ns": 1000, "previous_ns": 2000}, 0.25),
+        (750, {"host_ns": 1500}, 0.5),
+        (750, {"previous_ns": 1000}, 0.25),
+        (1000, {"aten_ns": 1000, "host_ns": 1001}, 0.0),  # the entry is the incumbent
+        (1500, {"aten_ns": 1000}, -0.5),
+        (0, {"aten_ns": 1000}, 1.0),
+        (750, {}, None),
+        (750, {"aten_ns": 0}, None),
+        (None, {"aten_ns": 1000}, None),
+    ],
+)
+def test_the_margin_of_an_entry(
+    time_ns: int | None, incumbents: dict[str, int], margin: float | None
+) -> None:
+    """The share of its time by which it beats the fastest incumbent, where there is one."""
+    proof = Proof(spread_ns=5, rounds=12, **incumbents)
+    assert entry(config(), time_ns, proof=proof).margin == margin
+    assert proof.incumbents_ns == {name.removesuffix("_ns"): t for name, t in incumbents.items()}
+    assert entry(config(), time_ns).margin is None
+
+
+def test_a_proof_passes_its_check() -> None:
+    """Its values come back as a proof, from a list too."""
+    assert check_proof(list(PROOF), "proof", refuse) == PROOF
+    with pytest.raises(ValueError, match=r"^here: expected spread_ns, rounds, .* found"):
+        check_proof(PROOF[:4], "here", refuse)
+
+
+@pytest.mark.parametrize("name", Proof._fields)
+@pytest.mark.parametrize("bad", [-1, 2**53 + 1, 1.0, True, "1", [], None])
+def test_a_proof_is_checked_field_by_field(name: str, bad: Any) -> None:
+    """Each is a whole number; only an incumbent may be missing."""
+    values = [bad if field == name else 7 for field in Proof._fields]
+    if bad is None and name in ("aten_ns", "host_ns", "previous_ns"):
+        assert getattr(check_proof(values, "here", refuse), name) is None
+        return
+    with pytest.raises(ValueError, match=rf"^here\.{name}: .* is not a whole number"):
+        check_proof(values, "here", refuse)
+
+
+def test_the_order_of_proofs() -> None:
+    """None first, then by content; an incumbent that was not timed comes before one that was."""
+    listed = [None, Proof(spread_ns=0, rounds=9), Proof(spread_ns=0, rounds=9, aten_ns=0), PROOF]
+    assert sorted([PROOF, *listed[:3]], key=proof_order) == listed
 
 
 def test_the_order_of_entries() -> None:

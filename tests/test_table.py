@@ -31,6 +31,8 @@ from table_samples import (
     MI300,
     MM,
     NEAR_MM,
+    PROOF,
+    PROVED,
     RECORDED,
     SMALL,
     UNKNOWN,
@@ -48,11 +50,13 @@ from table_samples import (
 
 from inductor_tables.errors import InvalidTableError
 from inductor_tables.keys import MAX_KEY_LENGTH
-from inductor_tables.schema import Config, Entry, Source
+from inductor_tables.schema import Config, Entry, Proof, Source
 from inductor_tables.table import FORMAT_VERSION, KEYS_PER_BUCKET, Table
 
 GOLDEN = Path(__file__).parent / "data" / "table"
 BYTES = write(SMALL)
+PROVED_BYTES = write(PROVED)
+BOTH = pytest.mark.parametrize("whole", [BYTES, PROVED_BYTES], ids=["format1", "format2"])
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60)
 shapes = st.lists(st.integers(0, 2**66), min_size=1, max_size=4).map(str)
@@ -80,11 +84,21 @@ configs = st.builds(
     st.sampled_from([None, HASH]),
     params,
 )
+counts = st.integers(0, 2**53)
+proofs = st.builds(
+    Proof,
+    spread_ns=counts,
+    aten_ns=st.none() | counts,
+    host_ns=st.none() | counts,
+    previous_ns=st.none() | counts,
+    rounds=counts,
+)
 entries = st.builds(
     Entry,
     config=configs,
-    time_ns=st.none() | st.integers(0, 2**53),
+    time_ns=st.none() | counts,
     source=st.sampled_from([RECORDED, CARRIED, UNKNOWN]),
+    proof=st.none() | proofs,
 )
 tables = st.dictionaries(keys, st.lists(entries, min_size=1, max_size=4), max_size=30)
 
@@ -105,6 +119,9 @@ def test_what_is_written_is_read_back(held: dict[str, list[Entry]]) -> None:
     table = Table(write(held), "sample")
     assert len(table) == table.header.key_count == len(held)
     assert table.header.entry_count == sum(map(len, held.values()))
+    proved = sum(e.proof is not None for listed in held.values() for e in listed)
+    assert table.header.proof_count == proved
+    assert table.format_version == (2 if proved else 1)
     assert list(table.keys()) == sorted(held)
     for key, read in table.items():
         assert same(read, ordered(held[key]))
@@ -223,10 +240,12 @@ def test_ties_go_by_content() -> None:
         entry(config(BLOCK_M=16), 5),
         entry(config(BLOCK_M=32), 5),
         entry(config(BLOCK_M=32), 5, CARRIED),
+        entry(config(BLOCK_M=32), 5, CARRIED, Proof(spread_ns=0, rounds=1)),
+        entry(config(BLOCK_M=32), 5, CARRIED, Proof(spread_ns=0, aten_ns=0, rounds=1)),
         entry(config(BLOCK_M=16), None),
     )
     assert write({"a": tied}) == write({"a": tied[::-1]})
-    assert [e.time_ns for e in contents(write({"a": tied}))["a"]] == [5, 5, 5, None]
+    assert [e.time_ns for e in contents(write({"a": tied}))["a"]] == [*[5] * 5, None]
 
 
 def test_an_unknown_value_is_not_the_text_none() -> None:
@@ -260,6 +279,22 @@ def test_an_entry_says_where_it_is_from() -> None:
     assert (untimed.time_ns, untimed.source) == (None, UNKNOWN)
 
 
+def test_proofs_are_read_back() -> None:
+    """All, some or none of a key's entries have one; the header counts them."""
+    table = Table(PROVED_BYTES, "sample")
+    assert dict(table.items()) == PROVED
+    assert [e.proof for e in table.lookup(HASHED)] == [None]
+    assert (table.format_version, table.header.proof_count) == (2, 3)
+    table.verify()
+
+
+def test_a_proof_costs_its_own_key_only() -> None:
+    """One proved entry among many makes none of the others larger."""
+    held = {f"key {n}": (entry(ATEN, n),) for n in range(1000)}
+    one = {**held, "key 7": (entry(ATEN, 7, proof=PROOF),)}
+    assert 0 < len(write(one)) - len(write(held)) < 50
+
+
 def test_a_table_version_is_written_in_its_normal_form() -> None:
     """A version that PEP 440 spells otherwise does not make a table that fails its check."""
     table = Table(write(SMALL, table_version="2026.05.01-rc.1"), "sample")
@@ -290,10 +325,11 @@ def as_json(table: Table) -> dict[str, Any]:
     """Return all that a table says as JSON values."""
     return {
         "digest": table.digest,
-        "header": asdict(table.header),
+        "header": {n: v for n, v in asdict(table.header).items() if n != "proof_count" or v},
         "entries": {
             key: [
                 {"config": dict(e.config.plain), "time_ns": e.time_ns, "source": asdict(e.source)}
+                | ({} if e.proof is None else {"proof": e.proof._asdict()})
                 for e in listed
             ]
             for key, listed in table.items()
@@ -301,18 +337,31 @@ def as_json(table: Table) -> dict[str, Any]:
     }
 
 
-def test_format_version_1_is_read() -> None:
-    """A table of format version 1 says what it always said."""
-    table = Table.open(GOLDEN / "format1.msgpack")
+VERSIONS = pytest.mark.parametrize("version", range(1, FORMAT_VERSION + 1))
+
+
+@VERSIONS
+def test_every_format_version_is_read(version: int) -> None:
+    """A table of any format version says what it always said."""
+    table = Table.open(GOLDEN / f"format{version}.msgpack")
     assert json.loads(json.dumps(as_json(table))) == json.loads(
-        (GOLDEN / "format1.json").read_text(encoding="utf-8")
+        (GOLDEN / f"format{version}.json").read_text(encoding="utf-8")
     )
+    assert table.format_version == version
     table.verify()
 
 
-def test_format_version_1_is_written() -> None:
-    """Today's writer makes the bytes that the first one made."""
-    golden = json.loads((GOLDEN / "format1.json").read_text(encoding="utf-8"))
+def test_format_version_1_has_no_proofs() -> None:
+    """Its entries were never compared with an incumbent."""
+    table = Table.open(GOLDEN / "format1.msgpack")
+    assert {e.proof for _, listed in table.items() for e in listed} == {None}
+    assert table.header.proof_count == 0
+
+
+@VERSIONS
+def test_every_format_version_is_written(version: int) -> None:
+    """Today's writer makes the bytes that the first one of the version made."""
+    golden = json.loads((GOLDEN / f"format{version}.json").read_text(encoding="utf-8"))
     held: Entries = {}
     for key, listed in golden["entries"].items():
         rows = []
@@ -324,7 +373,9 @@ def test_format_version_1_is_written() -> None:
                 template_hash=template_hash,
                 params=tuple(sorted(plain.items())),
             )
-            rows.append(Entry(config=made, time_ns=row["time_ns"], source=Source(**row["source"])))
+            source = Source(**row["source"])
+            proof = Proof(**row["proof"]) if "proof" in row else None
+            rows.append(entry(made, row["time_ns"], source, proof))
         held[key] = tuple(rows)
     header = golden["header"]
     data = write(
@@ -334,12 +385,13 @@ def test_format_version_1_is_written() -> None:
         arch=header["arch"],
         serves_base_arch=header["serves_base_arch"],
     )
-    assert data == (GOLDEN / "format1.msgpack").read_bytes()
+    assert data == (GOLDEN / f"format{version}.msgpack").read_bytes()
 
 
-def test_the_second_writer_makes_the_same_bytes() -> None:
+@BOTH
+def test_the_second_writer_makes_the_same_bytes(whole: bytes) -> None:
     """The format as documented, written without the writer, is the format."""
-    assert put_together(take_apart(BYTES)) == BYTES
+    assert put_together(take_apart(whole)) == whole
 
 
 # What the writer refuses.
@@ -357,6 +409,18 @@ def test_the_second_writer_makes_the_same_bytes() -> None:
         ({"a": (entry(ATEN, -1),)}, "under the key 'a': time_ns: -1 is not a whole number"),
         ({"a": (entry(ATEN, 2**53 + 1),)}, "under the key 'a': time_ns: .* is not a whole number"),
         ({"a": (entry(ATEN, 1.5),)}, r"under the key 'a': time_ns: 1\.5 is not a whole number"),  # type: ignore[arg-type]
+        (
+            {"a": (entry(ATEN, 1, proof=Proof(spread_ns=-1, rounds=1)),)},
+            r"under the key 'a': proof\.spread_ns: -1 is not a whole number",
+        ),
+        (
+            {"a": (entry(ATEN, 1, proof=PROOF._replace(host_ns=0.5)),)},  # type: ignore[arg-type]
+            r"under the key 'a': proof\.host_ns: 0\.5 is not a whole number",
+        ),
+        (
+            {"a": (entry(ATEN, 1, proof=PROOF._replace(rounds=None)),)},  # type: ignore[arg-type]
+            r"under the key 'a': proof\.rounds: None is not a whole number",
+        ),
         ({"a": (entry(config(x="print()")),)}, r"configs\[0\]\.x: 'print\(\)' is not allowed"),
         ({"a": (entry(config(x=1.5)),)}, r"configs\[0\]\.x: 1\.5 is not allowed"),
         ({"a": (entry(config(template_id="mm:")),)}, "'mm:' is not a template id"),
@@ -396,16 +460,17 @@ def read_in_full(data: bytes) -> Entries:
     """Use every way of reading a table; they must agree."""
     table = Table(data, "broken.msgpack")
     found = dict(table.items())
-    for key in {*found, *SMALL, NEAR_MM}:
+    for key in {*found, *SMALL, *PROVED, NEAR_MM}:
         assert table.lookup(key) == found.get(key, ())
     return found
 
 
-def test_truncation_at_every_byte() -> None:
+@BOTH
+def test_truncation_at_every_byte(whole: bytes) -> None:
     """A table that is cut short anywhere does not open."""
-    for length in range(len(BYTES)):
+    for length in range(len(whole)):
         with pytest.raises(InvalidTableError, match=r"^broken\.msgpack: "):
-            Table(BYTES[:length], "broken.msgpack")
+            Table(whole[:length], "broken.msgpack")
 
 
 def test_truncated_files(tmp_path: Path) -> None:
@@ -424,11 +489,12 @@ def test_trailing_bytes(extra: bytes) -> None:
         Table(BYTES + extra, "broken.msgpack")
 
 
-def test_a_flip_of_every_bit() -> None:
+@BOTH
+def test_a_flip_of_every_bit(whole: bytes) -> None:
     """Whichever bit changes, reading in full is an error: every byte is vouched for."""
-    for at in range(len(BYTES)):
+    for at in range(len(whole)):
         for bit in range(8):
-            flipped = bytearray(BYTES)
+            flipped = bytearray(whole)
             flipped[at] ^= 1 << bit
             with pytest.raises(InvalidTableError, match=r"^broken\.msgpack: "):
                 read_in_full(bytes(flipped))
@@ -469,7 +535,7 @@ def test_damage_costs_only_the_keys_it_hits() -> None:
         (pack(["tables", 1]), "magic", "expected 'inductor-tables', found 'tables'"),
         (pack([b"inductor-tables", 1]), "magic", "expected 'inductor-tables', found b'"),
         (pack([[[]], 1]), "magic", r"expected 'inductor-tables', found \[\[\]\]"),
-        (pack(["inductor-tables", 2, 0]), "format_version", "2 is not known here .*reads 1"),
+        (pack(["inductor-tables", 3, 0]), "format_version", "3 is not known here .*reads 1 to 2"),
         (pack(["inductor-tables", 0, 0]), "format_version", "0 is not known here"),
         (pack(["inductor-tables", -1, 0]), "format_version", "-1 is not known here"),
         (pack(["inductor-tables", 2**64 - 1, 0]), "format_version", "is not known here"),
@@ -485,6 +551,9 @@ def test_damage_costs_only_the_keys_it_hits() -> None:
         (pack(["inductor-tables", 1, b"", b"", b"", 5]), "records", "expected a msgpack bin"),
         (pack(["inductor-tables", 1, b"", b"", b"x", b""]), "index", "1 bytes are no multiple"),
         (pack(["inductor-tables", 1, b"", b"", b"", b""]), "header", "digest does not match"),
+        (pack(["inductor-tables", 2, b"", b"", b"", b""]), "header", "digest does not match"),
+        (BYTES.replace(b"tables\x01", b"tables\x02", 1), "header", "a map of .*, proof_count"),
+        (PROVED_BYTES.replace(b"tables\x02", b"tables\x01", 1), "header", "torch_series$"),
     ],
 )
 def test_what_is_no_table(data: bytes, where: str, problem: str) -> None:
@@ -663,7 +732,9 @@ def test_headers_that_are_no_map(header: bytes, problem: str) -> None:
 
 
 @pytest.mark.parametrize("depth", [100, 450, 600, 900, 1000, 1020])
-@pytest.mark.parametrize("place", ["header", "skeleton", "entries", "config", "template", "key"])
+@pytest.mark.parametrize(
+    "place", ["header", "skeleton", "entries", "proofs", "config", "template", "key"]
+)
 def test_deep_nesting(place: str, depth: int) -> None:
     """Lists in lists in lists, as deep as the decoder lets them be, are an error like any other.
 
@@ -680,6 +751,13 @@ def test_deep_nesting(place: str, depth: int) -> None:
     elif place == "entries":
         one.change_bucket(0, b"\x81" + pack(pack([0])) + b"\x93" + nested + b"\x00\x00")
         parts = one
+    elif place == "proofs":
+        parts = take_apart(ONE_PROVED)
+        for held in (nested, b"\x91" + nested, b"\x91\x95" + nested + b"\xc0" * 4):
+            parts.change_bucket(0, pack({KEY: [0, 7, 0, held]}))
+            with pytest.raises(InvalidTableError, match=r"^broken\.msgpack: ") as caught:
+                read_in_full(put_together(parts))
+            assert len(str(caught.value)) < 1000
     elif place == "config":
         one.records[0] = b"\x92\x00\x81\xa1x" + nested
         parts = one
@@ -729,6 +807,7 @@ def test_counts_that_lie_cost_no_memory(where: str) -> None:
 
 
 ONE = write({"a 5": (entry(config(x=1), 7),)})
+ONE_PROVED = write({"a 5": (entry(config(x=1), 7, proof=PROOF),)})
 KEY = pack([0, 5])
 
 
@@ -857,6 +936,51 @@ def test_configurations_that_are_refused(record: bytes, problem: str) -> None:
         assert caught.value.where == "configs[0]"
 
 
+VALUES = list(PROOF)
+NO_PROOFS: list[Any] = [
+    *(None, 5, True, "x", [], [VALUES], {}),
+    *(pack(None), pack(5), pack({}), pack([]), pack([VALUES, VALUES]), pack([None, None])),
+]
+"""What may not stand behind the numbers of a key's one entry."""
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        *(
+            ([0, 7, 0, bad], "expected a bin of a list with a proof or nil for 1 entries")
+            for bad in NO_PROOFS
+        ),
+        *(
+            ([0, 7, 0, pack([bad])], "expected spread_ns, rounds, aten_ns, host_ns, previous_ns")
+            for bad in [[], VALUES[:4], [*VALUES, 0], 5, "abcde", b"\0" * 5, {}, False]
+        ),
+        *(
+            ([0, 7, 0, pack([[*VALUES[:at], bad, *VALUES[at + 1 :]]])], f"{name}: .* whole number")
+            for at, name in enumerate(Proof._fields)
+            for bad in BAD_COUNTS[0 if name in ("spread_ns", "rounds") else 1 :]
+        ),
+        ([0, 7, 0, b""], "not valid msgpack"),
+        ([0, 7, 0, pack([VALUES])[:-1]], "not valid msgpack"),
+        ([0, 7, 0, pack([VALUES]) + b"\0"], "not valid msgpack"),
+        ([0, 7, 0, b"\xdd\xff\xff\xff\xff"], "not valid msgpack"),
+        ([0, 7, 0, pack([msgpack.ExtType(5, b"")])], "extension type 5 is not allowed"),
+        ([0, 7, 0, pack([VALUES]), pack([VALUES])], "expected three numbers an entry"),
+        ([pack([VALUES])], "expected three numbers an entry"),
+    ],
+)  # fmt: skip
+def test_proofs_that_are_refused(found: list[Any], problem: str) -> None:
+    """A proof is checked when its key is looked up, and costs no other key."""
+    parts = take_apart(ONE_PROVED)
+    parts.change_bucket(0, pack({KEY: found, pack([0, 6]): [0, 7, 0]}))
+    table = Table(put_together(parts), "forged.msgpack")
+    assert table.lookup("a 6") == (entry(config(x=1), 7),)
+    with pytest.raises(InvalidTableError, match=problem) as caught:
+        table.lookup("a 5")
+    assert caught.value.where.startswith("buckets[0]")
+    assert len(str(caught.value)) < 1000
+
+
 @pytest.mark.parametrize("name", [n for n in EVIL_NAMES if isinstance(n, (str, bytes))], ids=ascii)
 def test_evil_names_in_a_table(name: str | bytes) -> None:
     """No name that is not a plain identifier gets out of a table."""
@@ -916,6 +1040,68 @@ def slower_first(parts: Parts) -> None:
     """Write a key's entries in another order."""
     held = msgpack.unpackb(parts.buckets[0], raw=False)
     parts.change_bucket(0, {key: [*rows[3:], *rows[:3]] for key, rows in held.items()})
+
+
+def proofs_of_none(parts: Parts) -> None:
+    """Spell out that no entry of a key has a proof."""
+    for number, bucket in enumerate(parts.buckets):
+        held = msgpack.unpackb(bucket, raw=False)
+        rows = {
+            key: found if len(found) % 3 else [*found, pack([None] * (len(found) // 3))]
+            for key, found in held.items()
+        }
+        parts.change_bucket(number, rows)
+
+
+def longer_numbers(parts: Parts) -> None:
+    """Write a number of a proof in a longer form."""
+    for number, bucket in enumerate(parts.buckets):
+        held = msgpack.unpackb(bucket, raw=False)
+        longer = pack(PROOF)[:1] + b"\xcd\x00\x3c"
+        rows = {
+            key: [
+                n.replace(pack(PROOF)[:2], longer, 1) if isinstance(n, bytes) else n for n in found
+            ]
+            for key, found in held.items()
+        }
+        parts.change_bucket(number, rows)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (header_with(proof_count=0), "does not re-encode"),
+        (header_with(proof_count=2), "does not re-encode"),
+        (proofs_of_none, "does not re-encode"),
+        (longer_numbers, "does not re-encode"),
+    ],
+)
+def test_verify_finds_proofs_that_are_not_canonical(change: Change, problem: str) -> None:
+    """Counts that are wrong and other spellings of the same proofs fail the check."""
+    parts = take_apart(PROVED_BYTES)
+    change(parts)
+    table = Table(put_together(parts), "forged.msgpack")
+    assert dict(table.items()) == PROVED
+    with pytest.raises(InvalidTableError, match=problem):
+        table.verify()
+
+
+def test_format_version_2_without_proofs_is_not_canonical() -> None:
+    """What has no proofs is written in version 1, and in no other."""
+    parts = take_apart(BYTES)
+    parts.version, parts.header["proof_count"] = 2, 0
+    table = Table(put_together(parts), "forged.msgpack")
+    assert dict(table.items()) == contents(BYTES)
+    with pytest.raises(InvalidTableError, match="does not re-encode to the same bytes"):
+        table.verify()
+
+
+def test_proofs_in_format_version_1_are_refused() -> None:
+    """Version 1 never had any: there it is no table that any release wrote."""
+    parts = take_apart(ONE)
+    parts.change_bucket(0, pack({KEY: [0, 7, 0, pack([VALUES])]}))
+    with pytest.raises(InvalidTableError, match="expected three numbers an entry"):
+        Table(put_together(parts), "forged.msgpack").lookup("a 5")
 
 
 def emptied_bucket(parts: Parts) -> None:
@@ -1109,16 +1295,19 @@ def test_every_count_of_keys(count: int) -> None:
 
 def test_the_format_version_is_the_golden_one() -> None:
     """Whoever raises the version adds a golden file and keeps reading the old ones."""
-    assert FORMAT_VERSION == 1
-    assert {path.name for path in GOLDEN.iterdir()} == {"format1.msgpack", "format1.json"}
+    assert FORMAT_VERSION == 2
+    assert {path.name for path in GOLDEN.iterdir()} == {
+        f"format{version}.{form}" for version in (1, 2) for form in ("msgpack", "json")
+    }
 
 
-def test_the_documented_reader_reads_tables() -> None:
+@VERSIONS
+def test_the_documented_reader_reads_tables(version: int) -> None:
     """The reader in docs/format.md gives what this one gives, for keys that are there and not."""
     text = (Path(__file__).parents[1] / "docs" / "format.md").read_text(encoding="utf-8")
     documented: dict[str, Any] = {}
     exec(text.partition("```python\n")[2].partition("```")[0], documented)
-    data = (GOLDEN / "format1.msgpack").read_bytes()
+    data = (GOLDEN / f"format{version}.msgpack").read_bytes()
     table = Table(data, "golden")
     for key in (*table.keys(), NEAR_MM, "", "#", "18446744073709551616"):
         assert documented["look_up"](data, key) == [
@@ -1127,6 +1316,7 @@ def test_the_documented_reader_reads_tables() -> None:
                 dict(e.config.params),
                 e.time_ns,
                 list(asdict(e.source).values()),
+                None if e.proof is None else list(e.proof),
             )
             for e in table.lookup(key)
         ]

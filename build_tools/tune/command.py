@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -21,72 +20,82 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from build_tools.people import errors_for_people
 from build_tools.tune.asked import read_asked
 from build_tools.tune.driver import Plan
 from build_tools.tune.dumping import write_dumps
-from build_tools.tune.previous import read_previous
-from build_tools.tune.results import read_results
+from build_tools.tune.previous import read_previous, read_seeds
+from build_tools.tune.results import holds_results, read_results
 from build_tools.tune.search import Effort
 from build_tools.tune.session import Run, start_anew, tune
-from inductor_tables.errors import DeadDeviceError, InductorTablesError
+from inductor_tables.errors import DeadDeviceError
+from inductor_tables.problems import Problem
 
 _FILES = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
+_OPTIONS = (
+    click.option("--out", required=True, type=_FOLDER, help="Directory of results and dumps."),
+    click.option("--minutes", type=click.FloatRange(min=0),
+                 help="Begin no problem after that; 0: only write the dumps anew."),
+    click.option("--candidates", default=Effort().candidates, show_default=True,
+                 type=click.IntRange(min=1), help="Kernels tried a problem at most."),
+    click.option("--workers", type=click.IntRange(min=1),
+                 help="Compiling processes; default: its share of the cores."),
+    click.option("--ahead", default=Plan().ahead, show_default=True, type=click.IntRange(min=1),
+                 help="Problems in flight."),
+    click.option("--tma/--no-tma", default=True, show_default=True,
+                 help="Try persistent TMA kernels, which users have to switch on."),
+    click.option("--fast-accum/--no-fast-accum", default=True, show_default=True,
+                 help="What scaled products are called with."),
+    click.option("--host-pick", default="timed", show_default=True,
+                 type=click.Choice(["timed", "inline"]),
+                 help="Take for the host's pick the fastest of its choices, or what its own "
+                 "benchmarker says."),
+    click.option("--seeds", multiple=True, type=click.Path(exists=True, path_type=Path),
+                 help="Results, dumps or tables to begin searches from; may be another torch's."),
+    click.option("--previous", multiple=True, type=click.Path(exists=True, path_type=Path),
+                 help="Dumps or tables whose entries are to be beaten too."),
+    click.option("--exhaustive", is_flag=True, help="Measure every legal kernel instead."),
+    click.option("--retry", is_flag=True, help="Do problems again that failed before."),
+    click.option("--seed", default=0, show_default=True, help="Of random data and orders."),
+)  # fmt: skip
 
-def _errors_for_people(command: Callable[..., None]) -> Callable[..., None]:
-    @wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
-        try:
-            command(*args, **kwargs)
-        except (InductorTablesError, OSError) as error:
-            raise click.ClickException(str(error)) from error
 
-    return run
+def tuning_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add to a command what :func:`run_tuning` wants to know besides the problems."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
 
 
 @click.command("tune")
 @click.argument("problems", nargs=-1, required=True, type=_FILES)
-@click.option("--out", required=True, type=_FOLDER, help="Directory of results and dumps.")
-@click.option("--minutes", type=click.FloatRange(min=0),
-              help="Begin no problem after that; 0: only write the dumps anew.")  # fmt: skip
-@click.option("--candidates", default=Effort().candidates, show_default=True,
-              type=click.IntRange(min=1), help="Kernels tried a problem at most.")  # fmt: skip
-@click.option("--workers", type=click.IntRange(min=1),
-              help="Compiling processes; default: its share of the cores.")  # fmt: skip
-@click.option("--ahead", default=Plan().ahead, show_default=True, type=click.IntRange(min=1),
-              help="Problems in flight.")  # fmt: skip
-@click.option("--tma/--no-tma", default=True, show_default=True,
-              help="Try persistent TMA kernels, which users have to switch on.")  # fmt: skip
-@click.option("--fast-accum/--no-fast-accum", default=True, show_default=True,
-              help="What scaled products are called with.")  # fmt: skip
-@click.option("--host-pick", default="timed", show_default=True,
-              type=click.Choice(["timed", "inline"]),
-              help="Take for the host's pick the fastest of its choices, or what its own "
-              "benchmarker says.")  # fmt: skip
-@click.option("--seeds", multiple=True,
-              type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Results to begin searches from; may be another torch's.")  # fmt: skip
-@click.option("--previous", multiple=True, type=click.Path(exists=True, path_type=Path),
-              help="Dumps or tables whose entries are to be beaten too.")  # fmt: skip
-@click.option("--exhaustive", is_flag=True, help="Measure every legal kernel instead.")
-@click.option("--retry", is_flag=True, help="Do problems again that failed before.")
-@click.option("--seed", default=0, show_default=True, help="Of random data and orders.")
-@_errors_for_people
-def tune_command(
-    *, problems: Sequence[Path], out: Path, minutes: float | None, **options: Any
-) -> None:
+@tuning_options
+@errors_for_people
+def tune_command(*, problems: Sequence[Path], **options: Any) -> None:
     """Find and prove the fastest kernel of each of PROBLEMS on this machine's GPU.
 
     PROBLEMS are files of problems, dumps, or lookup keys, one a line (.txt). Started again it
     goes on where it was killed. Under torchrun all GPUs of all hosts share the problems.
     """
-    asked = read_asked(problems)
+    run_tuning(read_asked(problems), **options)
+
+
+def run_tuning(
+    asked: Sequence[Problem], *, out: Path, minutes: float | None, **options: Any
+) -> None:
+    """Tune problems with the options of the command, and write the dumps of all results.
+
+    Raises:
+        InductorTablesError, OSError: as :func:`~build_tools.tune.session.tune` does.
+    """
     if minutes != 0:
-        _tune(Run(
-            problems=asked, out=out, minutes=minutes, retry=options["retry"],
-            seeds=options["seeds"],
-        ), options)  # fmt: skip
+        results = [path for path in options["seeds"] if holds_results(path)]
+        _tune(
+            Run(problems=asked, out=out, minutes=minutes, retry=options["retry"], seeds=results),
+            options,
+        )
     if os.environ.get("RANK", "0") == "0":
         for path in write_dumps(read_results(out), out):
             click.echo(f"{path} written", err=True)
@@ -108,6 +117,8 @@ def _tune(run: Run, options: dict[str, Any]) -> None:
     )
     provenance = described(device)
     plan.previous.update(read_previous(options["previous"], provenance))
+    others = [path for path in options["seeds"] if path not in run.seeds]
+    plan.seeds.extend(read_seeds(others, provenance))
     bench = gpu_bench(
         device,
         Options(tma=options["tma"], fast_accum=options["fast_accum"]),

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from build_tools.tune.handout import MOST_ATTEMPTS, Ticket, Tickets
 from build_tools.tune.model import Chip
 from build_tools.tune.outcome import tuned_line
-from build_tools.tune.records import Ask, Bench, Job
+from build_tools.tune.records import Answers, Ask, Bench, Job
 from build_tools.tune.results import (
     FAILED,
     SKIPPED,
@@ -42,6 +42,9 @@ History = list[tuple[Shape, list[Config]]]
 Finished = Callable[[str, str], None]
 """Told (problem id, status) of each problem that is done."""
 
+Procedure = Generator[Ask, Answers, Line]
+"""Asks for measurements of one problem, and ends with the line of the results."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
@@ -52,14 +55,19 @@ class Plan:
         ahead: problems in flight.
         exhaustive: measure every legal candidate instead of searching.
         previous: problem id → the entry that a table has now.
+        seeds: shapes with candidates that searches begin from, besides the results.
         chip: the device, for the model.
+        procedure: makes what is done with a problem instead of a search, of (problem id, job).
+            Its line holds ``status``, and under ``best`` configurations in plain form if tuned.
     """
 
     effort: Effort = field(default_factory=Effort)
     ahead: int = 3
     exhaustive: bool = False
     previous: dict[str, Config] = field(default_factory=dict)
+    seeds: History = field(default_factory=list)
     chip: Chip = field(default_factory=Chip)
+    procedure: Callable[[str, Job], Procedure] | None = None
 
 
 @dataclass
@@ -68,7 +76,7 @@ class _Running:
     key: str
     problem: Problem
     job: Job
-    search: Search
+    procedure: Procedure
     ask: Ask
     begun: float
 
@@ -101,7 +109,7 @@ class Driver:
         self._bench, self._problems, self._tickets = bench, problems, tickets
         self._writer, self._plan, self._finished = writer, plan, finished
         self._broken = done.broken
-        self._history: History = list(done.history)
+        self._history: History = [*done.history, *plan.seeds]
         self._running: list[_Running] = []
         self.stopping = False
         """Set from anywhere: begin nothing more, and leave what is in flight undone."""
@@ -148,13 +156,16 @@ class Driver:
                 self._broken.get(key, set()),
                 lambda config: self._writer.mark(key, config),
             )
-            found = self._search(key, job)
+            procedure = (self._plan.procedure or self._tuning)(key, job)
         except SkippedProblemError as error:
             self._end(ticket, key, {"status": SKIPPED, "reason": str(error)})
             return
-        running = _Running(ticket, key, problem, job, found, next(found), begun)
+        running = _Running(ticket, key, problem, job, procedure, next(procedure), begun)
         job.prepare(running.ask.candidates)
         self._running.append(running)
+
+    def _tuning(self, key: str, job: Job) -> Procedure:
+        return tuned_line(job, (yield from self._search(key, job)))
 
     def _search(self, key: str, job: Job) -> Search:
         plan = self._plan
@@ -181,10 +192,10 @@ class Driver:
         try:
             answers = running.job.measure(running.ask)
             try:
-                running.ask = running.search.send(answers)
+                running.ask = running.procedure.send(answers)
             except StopIteration as stop:
-                line = tuned_line(running.job, stop.value)
-                self._close(running, {**line, "seconds": time.monotonic() - running.begun})
+                seconds = time.monotonic() - running.begun
+                self._close(running, {**stop.value, "seconds": seconds})
             else:
                 running.job.prepare(running.ask.candidates)
         except DeadDeviceError as error:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from build_tools.tune.results import TUNED, Done, Line
 from inductor_tables.dumps import PROVENANCE_FIELDS, Row, make_row, render_dump, write_atomically
+from inductor_tables.schema import Proof
 
 _MOMENTS: Final = ("date", "clocks")
 """What differs between the workers of one run, and makes no dump of its own."""
@@ -17,8 +18,8 @@ _MOMENTS: Final = ("date", "clocks")
 def write_dumps(done: Done, directory: Path) -> list[Path]:
     """Write a dump for each torch and device that results are of, and return the files.
 
-    A dump holds one entry a problem. Where that needs a setting which users may not have on,
-    the fastest that needs none stands behind it.
+    A dump holds one entry a problem, with its proof. Where that needs a setting which users may
+    not have on, the fastest that needs none stands behind it.
 
     Raises:
         InvalidDumpError: a result cannot go into a dump.
@@ -44,12 +45,30 @@ def write_dumps(done: Done, directory: Path) -> list[Path]:
 
 
 def rows(lines: Iterable[Line]) -> list[Row]:
-    """Return the rows that results make, each key's fastest first."""
+    """Return the rows that results make, with their proofs, each key's fastest first."""
     return [
-        make_row(entry["key"], entry["plain"], time_ns=entry["time_ns"], rank=rank)
+        make_row(
+            entry["key"],
+            entry["plain"],
+            time_ns=entry["time_ns"],
+            rank=rank,
+            proof=_proof(entry, line),
+        )
         for line in lines
         for rank, entry in enumerate(line["entries"])
     ]
+
+
+def _proof(entry: Mapping[str, Any], line: Line) -> Proof:
+    """Return what an entry was measured against: the incumbents of its line."""
+    times = {name: timed["time_ns"] for name, timed in line["incumbents"].items()}
+    return Proof(
+        spread_ns=entry["spread_ns"],
+        aten_ns=times.get("aten"),
+        host_ns=times.get("host"),
+        previous_ns=times.get("previous"),
+        rounds=line["rounds"],
+    )
 
 
 def _provenance(workers: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -90,6 +90,11 @@ def read_results(directory: Path, *, torch: str | None = None, arch: str | None 
     return done
 
 
+def holds_results(path: Path) -> bool:
+    """Whether a path is a directory with results in it."""
+    return path.is_dir() and any(path.glob(f"*{_SUFFIX}"))
+
+
 def _take(done: Done, line: Line) -> None:
     key = line["problem"]
     if line["kind"] == "broken":

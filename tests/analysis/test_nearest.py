@@ -249,7 +249,7 @@ def _answers(known: ParsedKey, asked: ParsedKey) -> bool:
     return known == asked or (replace(known, device=asked.device) == asked and known.device is None)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(parsed_products(), parsed_products(), st.data())
 def test_keys_differ_in_words_where_they_differ(
     asked: ParsedKey, other: ParsedKey, data: st.DataObject
@@ -370,7 +370,7 @@ def _nearest_of_all(
     return [text for text in sorted(texts, key=distance) if distance(text)[0] <= FAR][:limit]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(parsed_products(), min_size=1, max_size=40),
     parsed_products(),
@@ -388,7 +388,7 @@ def test_the_same_as_comparing_with_every_key(
 
 
 @pytest.mark.parametrize("op_name", ["mm", "addmm", "bmm", "baddbmm", "scaled_mm"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_many_kinds_of_near_sizes(op_name: str, data: st.DataObject) -> None:
     """Keys of one op that share a cell but for their layouts, biases, scales or scalars."""
@@ -625,7 +625,7 @@ def test_advice_where_nothing_can_be_compared() -> None:
     assert advice("no key", [Neighbour(key=mm(1, 2, 3), differences=())]) == text
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(parsed_products(), parsed_products())
 @example(parse_key(mm(16, 32, 64)), parse_key(mm(16, 32, 64)))
 def test_advice_is_one_line(asked: ParsedKey, known: ParsedKey) -> None:

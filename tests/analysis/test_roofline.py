@@ -107,7 +107,7 @@ def test_sizes_of_a_cost() -> None:
     assert cost(parse_key(mm(16, 32, 64))).batch == 1
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(parsed_products())
 def test_every_op_has_a_cost(parsed: ParsedKey) -> None:
     """No input can make it fail, and the device and the scalars do not matter."""

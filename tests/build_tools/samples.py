@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from build_tools.cli import main
 from build_tools.hashes import read_committed
 from inductor_tables.dumps import make_row, render_dump
+from inductor_tables.schema import Proof
 from inductor_tables.table import Table
 from inductor_tables.versions import TorchSeries
 
@@ -31,8 +32,8 @@ ADDMM_TRITON = ADDMM_ATEN.replace("[768], [1]", "[128, 768], [0, 1]")
 ATEN: dict[str, Any] = {"template_id": "aten::mm"}
 PROVENANCE = {"torch": "2.13.0+cu130", "device": "NVIDIA H200", "arch": "NVIDIA H200"}
 
-Timed = tuple[Mapping[str, Any], int | None]
-"""A plain entry and its time in ns."""
+Timed = tuple[Mapping[str, Any], int | None] | tuple[Mapping[str, Any], int | None, Proof | None]
+"""A plain entry and its time in ns, with or without a proof."""
 
 
 def triton(series: str = "2.13", template_id: str = "triton::mm", **params: Any) -> dict[str, Any]:
@@ -46,9 +47,9 @@ def dump_bytes(rows: Mapping[str, Sequence[Timed]], **provenance: Any) -> bytes:
     """Return a dump; ``provenance`` replaces fields of that of an H200 on torch 2.13."""
     return render_dump(
         [
-            make_row(key, entry, time_ns=time_ns, rank=rank)
-            for key, timed in rows.items()
-            for rank, (entry, time_ns) in enumerate(timed)
+            make_row(key, timed[0], time_ns=timed[1], rank=rank, proof=(*timed, None)[2])
+            for key, listed in rows.items()
+            for rank, timed in enumerate(listed)
         ],
         {**PROVENANCE, **provenance},
     )

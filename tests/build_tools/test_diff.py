@@ -22,6 +22,7 @@ from samples import (
 
 from build_tools.diff import diff_paths
 from inductor_tables.errors import BuildError
+from inductor_tables.schema import Proof
 
 PLACE = Path("2.13", "nvidia-h200", "gemm.msgpack")
 TALL_MM = MM.replace("[16,", "[32,")
@@ -143,6 +144,24 @@ def test_untimed(tmp_path: Path) -> None:
     built(tmp_path / "old", write_dump(tmp_path / "a.json", {MM: [(ATEN, None)]}))
     built(tmp_path / "new", write_dump(tmp_path / "b.json", {MM: [(ATEN, 1500)]}))
     assert "not timed -> 1.5 µs" in run("diff", tmp_path / "old", tmp_path / "new").output
+
+
+def test_proofs_only(tmp_path: Path) -> None:
+    """A key that has gained a proof is told, with its margins, and is no other kind of change."""
+    proof = Proof(spread_ns=10, aten_ns=1200, host_ns=1000, rounds=24)
+    rows: list[Timed] = [(triton(), 750), (ATEN, 1200)]
+    proved: list[Timed] = [(triton(), 750, proof), (ATEN, 1200)]
+    for name, listed in (("old", rows), ("new", proved)):
+        built(tmp_path / name, write_dump(tmp_path / f"{name}.json", {MM: listed}))
+    old, new = tmp_path / "old", tmp_path / "new"
+    (diff,) = as_json(old, new)
+    assert diff["proofs"] == [{"key": MM, "old_margin": None, "new_margin": 0.25}]
+    assert (diff["choices"], diff["times"]) == ([], [])
+    output = run("diff", old, new).output
+    assert "0 with other times only, 1 with other proofs only" in output
+    assert f"{MM}: no margin -> margin 25.0%" in output
+    assert "proof_count: 0 -> 1" in output
+    assert "proofs" not in run("diff", old, old).output
 
 
 def test_file_against_directory(directories: tuple[Path, Path]) -> None:

@@ -32,9 +32,13 @@ from build_tools.build import build
 from build_tools.merge import DumpReport
 from inductor_tables.dumps import Dump, parse_dump
 from inductor_tables.errors import BuildError
+from inductor_tables.keys import parse_key, problem_of
+from inductor_tables.schema import Proof
 
 ENTRIES = [ATEN, triton(), triton(num_warps=8), triton(EVEN_K=True), triton(EVEN_K=1)]
-TIMED = st.tuples(st.sampled_from(ENTRIES), st.none() | st.integers(1, 3))
+PROOF = Proof(spread_ns=30, aten_ns=900, host_ns=None, previous_ns=850, rounds=24)
+PROOFS = [None, PROOF, PROOF._replace(aten_ns=None), PROOF._replace(rounds=12)]
+TIMED = st.tuples(st.sampled_from(ENTRIES), st.none() | st.integers(1, 3), st.sampled_from(PROOFS))
 KEYS = [MM, WIDE_MM, ADDMM_ATEN, ADDMM_TRITON, AGNOSTIC_MM]
 ROWS = st.dictionaries(st.sampled_from(KEYS), st.lists(TIMED, min_size=1, max_size=4), min_size=1)
 DUMPS = st.lists(ROWS, min_size=1, max_size=3).map(
@@ -47,7 +51,7 @@ def report_data(reports: Sequence[DumpReport]) -> list[tuple[Any, ...]]:
     return [(r.resource, r.rows, r.kept, r.merged, dict(r.dropped), r.unordered) for r in reports]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(dumps=DUMPS, topk=st.none() | st.integers(1, 3), data=st.data())
 def test_result_is_independent_of_order(
     dumps: list[Dump], topk: int | None, data: st.DataObject
@@ -65,7 +69,7 @@ def test_result_is_independent_of_order(
     assert report_data(first.reports) == report_data(second.reports)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(dumps=DUMPS, topk=st.none() | st.integers(1, 3))
 def test_every_row_is_explained(dumps: list[Dump], topk: int | None) -> None:
     """Kept, merged and dropped add up to the rows that came in and to those in the tables."""
@@ -77,10 +81,13 @@ def test_every_row_is_explained(dumps: list[Dump], topk: int | None) -> None:
     assert stored == sum(report.kept for report in result.reports)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(dumps=DUMPS)
 def test_merge_is_lossless(dumps: list[Dump]) -> None:
-    """Without top-k every configuration of every key is in its table, with its fastest time."""
+    """Without top-k every configuration of every key is in its table, with its fastest time.
+
+    Except those without a proof where their problem has one with.
+    """
     result = build(dumps, table_version="1", committed=COMMITTED)
     stored = {
         (key, entry.config.order): entry.time_ns
@@ -88,9 +95,11 @@ def test_merge_is_lossless(dumps: list[Dump]) -> None:
         for key, entries in one.table.items()
         for entry in entries
     }
+    rows = [row for dump in dumps for row in dump.rows]
+    proved = {problem_of(parse_key(row.key)) for row in rows if row.proof is not None}
     expected: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    for dump in dumps:
-        for row in dump.rows:
+    for row in rows:
+        if row.proof is not None or problem_of(parse_key(row.key)) not in proved:
             times = expected.setdefault((row.key, row.config.order), [])
             times += [] if row.time_ns is None else [row.time_ns]
     assert stored == {place: min(times, default=None) for place, times in expected.items()}
@@ -112,6 +121,45 @@ def test_fastest_measurement_wins(tmp_path: Path) -> None:
     first, second = h200_table(tmp_path / "out").lookup(MM)
     assert (first.time_ns, first.source.date) == (800, "2026-01-02")
     assert second.time_ns == 850
+
+
+def test_the_measurement_that_stays_keeps_its_own_proof(tmp_path: Path) -> None:
+    """The proof of a slower measurement goes with it."""
+    other = PROOF._replace(spread_ns=99)
+    slow = write_dump(tmp_path / "a.json", {MM: [(ATEN, 900, other), (triton(), 700, PROOF)]})
+    fast = write_dump(tmp_path / "b.json", {MM: [(ATEN, 800, PROOF), (triton(), 850, other)]})
+    built(tmp_path / "out", slow, fast)
+    table = h200_table(tmp_path / "out")
+    found = [(e.config.template_id, e.time_ns, e.proof) for e in table.lookup(MM)]
+    assert found == [("triton::mm", 700, PROOF), ("aten::mm", 800, PROOF)]
+    assert table.header.proof_count == 2
+
+
+def test_proved_choices_stand_alone(tmp_path: Path) -> None:
+    """What autotuning timed in line is not compared with them, under either key of an addmm."""
+    tuned = write_dump(
+        tmp_path / "a.json", {MM: [(triton(), 900, PROOF)], ADDMM_TRITON: [(triton(), 900, PROOF)]}
+    )
+    rows = [(ATEN, 800), (triton(), 700)]
+    inline = write_dump(tmp_path / "b.json", {MM: rows, ADDMM_ATEN: rows, WIDE_MM: rows})
+    report = built(tmp_path / "out", tuned, inline)
+    table = h200_table(tmp_path / "out")
+    assert [(e.time_ns, e.proof) for e in table.lookup(MM)] == [(900, PROOF)]
+    assert len(table.lookup(WIDE_MM)) == 2 and not table.lookup(ADDMM_ATEN)
+    (dropped,) = (d["dropped"] for d in report["dumps"] if d["dropped"])
+    assert dropped == {"its problem has proved choices": 4}
+
+
+@pytest.mark.parametrize("names", [("a.json", "b.json"), ("b.json", "a.json")])
+def test_of_equal_measurements_a_proved_one_stays(tmp_path: Path, names: tuple[str, str]) -> None:
+    """Whichever dump it is in."""
+    paths = [
+        write_dump(tmp_path / names[0], {MM: [(ATEN, 800)]}, date=names[0]),
+        write_dump(tmp_path / names[1], {MM: [(ATEN, 800, PROOF)]}, date=names[1]),
+    ]
+    built(tmp_path / "out", *paths)
+    (entry,) = h200_table(tmp_path / "out").lookup(MM)
+    assert (entry.proof, entry.source.date) == (PROOF, names[1])
 
 
 def test_same_dump_twice_is_merged(tmp_path: Path) -> None:

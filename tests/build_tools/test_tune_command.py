@@ -20,6 +20,7 @@ from build_tools.tune.space import candidate
 from inductor_tables.dumps import make_row, read_dump, render_dump
 from inductor_tables.errors import InvalidKeyError
 from inductor_tables.problems import problem_from_key, write
+from inductor_tables.schema import Proof
 
 KEY = problem_id(samples.problem(16, 64, 64))
 OTHER = problem_id(samples.problem(32, 64, 64))
@@ -82,10 +83,12 @@ def test_previous_entries_are_the_fastest_of_this_device(tmp_path: Path) -> None
 
 
 def _results(out: Path) -> None:
-    entry = {"key": f"{samples.ARCH}+{KEY}", "plain": dict(samples.ATEN.plain), "time_ns": 5000}
+    timed = {"time_ns": 5000, "spread_ns": 40}
+    entry = {"key": f"{samples.ARCH}+{KEY}", "plain": dict(samples.ATEN.plain), **timed}
+    proved = {"entries": [entry], "incumbents": {"aten": timed, "host": timed}, "rounds": 12}
     out.mkdir()
     Writer(out, samples.PROVENANCE, "h-0-0").write(
-        {"kind": "problem", "problem": KEY, "status": "tuned", "entries": [entry], "best": []}
+        {"kind": "problem", "problem": KEY, "status": "tuned", **proved, "best": []}
     )
 
 
@@ -98,7 +101,11 @@ def test_no_minutes_write_the_dumps_only(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     (path,) = (tmp_path / "out").glob("tuned_*.json")
     assert str(path) in result.output
-    assert [row.time_ns for row in read_dump(path).rows] == [5000]
+    (row,) = read_dump(path).rows
+    assert (row.time_ns, row.proof) == (
+        5000,
+        Proof(spread_ns=40, aten_ns=5000, host_ns=5000, rounds=12),
+    )
     before = path.read_bytes()
     write_dumps(read_results(tmp_path / "out"), tmp_path / "out")
     assert path.read_bytes() == before

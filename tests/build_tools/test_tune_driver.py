@@ -15,7 +15,7 @@ import tune_samples as samples
 from build_tools.build import build
 from build_tools.hashes import TemplateHashes
 from build_tools.tune.driver import Plan, nearest
-from build_tools.tune.dumping import write_dumps
+from build_tools.tune.dumping import rows, write_dumps
 from build_tools.tune.records import Ask, text_of
 from build_tools.tune.results import Writer, problem_id, read_results, worker_name
 from build_tools.tune.search import Effort
@@ -24,6 +24,7 @@ from build_tools.tune.shapes import shape_of
 from inductor_tables.dumps import read_dump
 from inductor_tables.errors import BuildError, DeadDeviceError
 from inductor_tables.problems import Problem
+from inductor_tables.schema import Proof
 from inductor_tables.versions import torch_series
 
 EFFORT = Effort(candidates=24, batch=6, final_rounds=6, most_rounds=12)
@@ -258,6 +259,22 @@ def test_build_makes_a_table_of_the_dump(tmp_path: Path) -> None:
     line = read_results(tmp_path).lines[problem_id(PROBLEMS[1])]
     assert entry.time_ns == line["entries"][0]["time_ns"]
     assert dict(entry.config.plain) == line["entries"][0]["plain"]
+    assert entry.proof == Proof(
+        spread_ns=line["entries"][0]["spread_ns"],
+        aten_ns=line["incumbents"]["aten"]["time_ns"],
+        host_ns=line["incumbents"]["host"]["time_ns"],
+        previous_ns=None,
+        rounds=line["rounds"],
+    )
+    assert table.table.header.proof_count == 3
+
+
+def test_the_previous_entry_is_in_the_proof(tmp_path: Path) -> None:
+    """An incumbent that the line names; one that it does not was not timed."""
+    line = _line("((0))")
+    line["incumbents"] = {"previous": {"time_ns": 2000}}
+    (row,) = rows([line])
+    assert row.proof == Proof(spread_ns=20, previous_ns=2000, rounds=12)
 
 
 def test_workers_of_one_run_make_one_dump(tmp_path: Path) -> None:
@@ -278,8 +295,10 @@ def test_workers_of_one_run_make_one_dump(tmp_path: Path) -> None:
 def _line(key: str) -> dict[str, Any]:
     number = int(key.strip("()"))
     full = f"{samples.ARCH}+{problem_id(samples.problem(number + 1, 64, 64))}"
-    entry = {"key": full, "plain": {"template_id": "aten::mm"}, "time_ns": 1000}
-    return {"kind": "problem", "problem": key, "status": "tuned", "entries": [entry]}
+    plain = {"template_id": "aten::mm"}
+    entry = {"key": full, "plain": plain, "time_ns": 1000, "spread_ns": 20}
+    proved = {"entries": [entry], "incumbents": {"aten": {"time_ns": 1000}}, "rounds": 12}
+    return {"kind": "problem", "problem": key, "status": "tuned", **proved}
 
 
 def test_a_problem_done_twice_counts_once(tmp_path: Path) -> None:

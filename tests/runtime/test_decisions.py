@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -14,6 +15,8 @@ from products import mm as product
 import inductor_tables
 from inductor_tables import config, host
 from inductor_tables.decisions import Decision, decisions_to
+from inductor_tables.dumps import make_row, render_dump
+from inductor_tables.schema import Proof
 from inductor_tables.simulation import simulate
 
 BROKEN = {**triton_entry(), "template_hash": "0" * 64}
@@ -115,6 +118,19 @@ def test_status_tells_the_decisions_of_every_key() -> None:
     assert f"hit x2: {MM_16}" in text
     assert f"miss x1: {MM_17}" in text
     assert miss["advice"] in text
+
+
+def test_status_tells_the_margin_of_a_tuned_entry(tmp_path: Path) -> None:
+    """Also where the user gives the tuner's dump as it is."""
+    proof = Proof(spread_ns=50, aten_ns=10_000, host_ns=8_000, rounds=24)
+    row = make_row(MM_16, triton_entry(), time_ns=6_000, rank=0, proof=proof)
+    path = tmp_path / "tuned.json"
+    path.write_bytes(render_dump([row], {}))
+    inductor_tables.enable(str(path))
+    lower(product)
+    status = inductor_tables.status(verbose=True)
+    assert status.gemms[0]["entries"][0]["margin"] == 0.25
+    assert "recorded at 6.0 us, margin 25.0%" in str(status)
 
 
 def test_a_dropped_entry_is_counted_and_told() -> None:

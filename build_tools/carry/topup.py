@@ -1,0 +1,127 @@
+"""Which problems an upgrade of torch invalidated: what has to be tuned again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from build_tools.carry.rules import Plan
+from build_tools.files import dump_files, table_files
+from build_tools.hashes import TemplateHashes
+from build_tools.place import recorded_series
+from inductor_tables import problems
+from inductor_tables.dumps import Dump, Row, read_dump
+from inductor_tables.errors import BuildError
+from inductor_tables.keys import ParsedKey, parse_key, problem_of
+from inductor_tables.problems import Problem, problem_from_key
+from inductor_tables.schema import Config, Source
+from inductor_tables.table import Table
+from inductor_tables.versions import TorchSeries, series_order
+
+_TABLE = ".msgpack"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopUp:
+    """What is to be done for a series.
+
+    Attributes:
+        own: problems that have entries of the series itself.
+        carried: problems whose fastest entry serves it, recorded on another torch.
+        left: all others.
+    """
+
+    own: int
+    carried: int
+    left: tuple[Problem, ...]
+
+
+def top_up(
+    held: Sequence[Dump],
+    target: TorchSeries,
+    committed: Mapping[TorchSeries, TemplateHashes],
+    *,
+    arch: str | None = None,
+    torch: str | None = None,
+) -> TopUp:
+    """Find the problems whose fastest entry does not serve a series.
+
+    Args:
+        held: recordings, and dumps that were carried over to the series; others are not looked at.
+        target: the series.
+        committed: template hashes by series.
+        arch: gcnArchName whose keys count, besides those without a device; None: all.
+        torch: that of dumps that do not say.
+
+    Raises:
+        BuildError: nothing is known of the series, or a dump's series cannot be told.
+    """
+    if target not in committed:
+        raise BuildError(
+            f"expected a series whose template hashes are committed ({', '.join(committed)}), "
+            f"found {target}; run 'python -m build_tools hashes --write' on torch {target}"
+        )
+    found: set[tuple[str, Config]] = set()
+    own: set[ParsedKey] = set()
+    others: dict[TorchSeries, list[Dump]] = defaultdict(list)
+    for dump in held:
+        if dump.carried is not None:
+            found |= {(row.key, row.config) for row in dump.rows if dump.carried.series == target}
+        elif recorded_series(dump, torch) == target:
+            own |= {problem_of(parse_key(row.key)) for row in dump.rows}
+        else:
+            others[recorded_series(dump, torch)].append(dump)
+    served: dict[ParsedKey, bool] = {}
+    for source in sorted(others, key=series_order):
+        plan = Plan(others[source], source, committed[target])
+        compared = {pair: None for pair in plan.pairs if (pair.key, pair.config) in found}
+        for problem, serves in plan.fastest_serves(compared).items():
+            served[problem] = serves or served.get(problem, False)
+    counted = {p: serves for p, serves in served.items() if p not in own and _on(p, arch)}
+    invalid = [problem_from_key(str(problem)) for problem, serves in counted.items() if not serves]
+    return TopUp(
+        own=sum(_on(problem, arch) for problem in own),
+        carried=sum(counted.values()),
+        left=problems.merge(invalid),
+    )
+
+
+def _on(problem: ParsedKey, arch: str | None) -> bool:
+    return arch is None or problem.device in (None, arch)
+
+
+def read_held(paths: Sequence[Path]) -> list[Dump]:
+    """Read dumps, and tables as if they were dumps; a directory stands for what it holds.
+
+    Raises:
+        BuildError: a directory holds neither.
+        InvalidTableError: a file is damaged.
+        OSError: a file cannot be read.
+    """
+    found: list[Dump] = []
+    for path in paths:
+        tables = [path] if path.suffix == _TABLE else table_files(path) if path.is_dir() else []
+        found += map(_dump_of, tables)
+        if not tables:
+            found += map(read_dump, dump_files([path]))
+    return found
+
+
+def _dump_of(path: Path) -> Dump:
+    """Return a table as a dump of its series; what was carried to it counts as the series' own."""
+    table = Table.open(path)
+    rows = [
+        Row(key=key, config=entry.config, time_ns=entry.time_ns, rank=rank, proof=entry.proof)
+        for key, entries in table.items()
+        for rank, entry in enumerate(entries)
+    ]
+    return Dump(
+        resource=str(path),
+        digest=table.digest,
+        rows=tuple(rows),
+        source=Source(dump_digest=table.digest, torch=table.header.torch_series),
+        arch=table.header.arch,
+        plain=False,
+    )
