@@ -110,12 +110,17 @@ class Comparer:
     ) -> list[_Answer]:
         """Return the answers of one torch, in the order of the tasks."""
         lanes = [tasks[first :: self.jobs] for first in range(self.jobs)]
+        crew = _Crew()
+
+        def work(lane: Sequence[_Task]) -> list[_Answer]:
+            return list(self._lane(series, device, lane, advance, crew))
+
         with ThreadPoolExecutor(self.jobs) as pool:
-            running = [
-                pool.submit(lambda lane: list(self._lane(series, device, lane, advance)), lane)
-                for lane in lanes
-            ]
-            answered = [future.result() for future in running]
+            running = [pool.submit(work, lane) for lane in lanes]
+            try:
+                answered = [future.result() for future in running]
+            finally:  # also when interrupted: the pool would otherwise wait for all of them
+                crew.end()
         return [answered[n % self.jobs][n // self.jobs] for n in range(len(tasks))]
 
     def _lane(
@@ -124,11 +129,12 @@ class Comparer:
         device: str,
         tasks: Sequence[_Task],
         advance: Callable[[], None],
+        crew: _Crew,
     ) -> Iterator[_Answer]:
         """Yield the answers to tasks, by one process after another if they die of some."""
         left = list(tasks)
-        while left:
-            with self._worker(series, device, left) as worker:
+        while left and not crew.ended:
+            with self._worker(series, device, left, crew) as worker:
                 answered = 0
                 for line in worker.answers:
                     answered += 1
@@ -149,7 +155,7 @@ class Comparer:
 
     @contextlib.contextmanager
     def _worker(
-        self, series: TorchSeries, device: str, tasks: Sequence[_Task]
+        self, series: TorchSeries, device: str, tasks: Sequence[_Task], crew: _Crew
     ) -> Iterator[_Worker]:
         with tempfile.TemporaryDirectory(prefix="carry_") as scratch, contextlib.ExitStack() as end:
             asked = Path(scratch, "tasks.json")
@@ -168,12 +174,33 @@ class Comparer:
                 text=True,
             )
             worker = _Worker(process, said)
+            crew.add(process)
             try:
                 worker.check(self.pythons[series], series)
                 yield worker
             finally:
                 process.kill()
                 process.wait()
+
+
+class _Crew:
+    """The processes at work, which end together."""
+
+    def __init__(self) -> None:
+        self._processes: list[subprocess.Popen[str]] = []
+        self.ended = False
+
+    def add(self, process: subprocess.Popen[str]) -> None:
+        """Take a process in."""
+        self._processes.append(process)
+        if self.ended:
+            process.kill()
+
+    def end(self) -> None:
+        """Kill all that are left, and those to come."""
+        self.ended = True
+        for process in self._processes:
+            process.kill()
 
 
 class _Worker:
