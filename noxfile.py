@@ -22,7 +22,7 @@ def tests(session: nox.Session, torch: str) -> None:
     triton = TRITON_OF_CPU_BUILDS.get(torch)
     session.install(f"torch=={torch}", *([f"triton=={triton}"] if triton else []))
     session.install("-e", ".[test]")
-    session.run("python", "-m", "pytest", *session.posargs)
+    session.run("python", "-m", "pytest", "-n", "auto", "--dist", "loadfile", *session.posargs)
 
 
 @nox.session

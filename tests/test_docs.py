@@ -51,7 +51,9 @@ NOT_RUN: Final[Mapping[str, str]] = {
         f"{_INSTALLS}; the demo is run by tests/test_cli.py"
     ),
     '(python -c "import torch" 2>/dev/null || pip install torch==2.13.0 triton==3.7.1) && '
-    'pip install -e ".[test]" && python -m pytest': f"{_INSTALLS}; this is what runs now",
+    'pip install -e ".[test]" && python -m pytest -n auto --dist loadfile': (
+        f"{_INSTALLS}; this is what runs now"
+    ),
     'pip install -e ".[build]"': _INSTALLS,
     "pip install -e '.[build]'": _INSTALLS,
     "pip install 'inductor-tables[cli]'": _INSTALLS,
