@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from kernels import sample
 
 from build_tools.files import dump_files
+from build_tools.people import errors_for_people
 from build_tools.tune.asked import read_asked
 from build_tools.tune.results import problem_id
 from inductor_tables.dumps import read_dump
-from inductor_tables.errors import InductorTablesError
 from inductor_tables.problems import Problem, problem_from_key
 
 OPS: Final = ("mm", "addmm", "bmm")
@@ -42,14 +42,10 @@ def recorded(directory: Path) -> set[str]:
 
 def operands(problem: Problem, device: Any) -> list[Any]:
     """Return random inputs with the problem's sizes and strides; a bias has one row."""
-    from dataclasses import replace
-
+    from build_tools.tune.lowering import graph_inputs
     from build_tools.tune.reference import empty, fill
 
-    keys = list(problem.inputs)
-    if problem.op_name == "addmm" and len(keys[0].size) == 2 and keys[0].stride[0] == 0:
-        keys[0] = replace(keys[0], size=keys[0].size[1:], stride=keys[0].stride[1:])
-    found = [empty(key, device) for key in keys]
+    found = [empty(key, device) for _, key in graph_inputs(problem)]
     for tensor in found:
         fill(tensor)
     return found
@@ -72,6 +68,7 @@ def pick(problem: Problem, device: Any) -> None:
 @click.option("--minutes", type=float, help="Begin no problem after that.")
 @click.option("--most", type=int, help="Problems at most, the same sample as of kernels.py.")
 @click.option("--seed", default=0, show_default=True, help="Of the sample.")
+@errors_for_people
 def main(
     problems: Sequence[Path], out: Path, minutes: float | None, most: int | None, seed: int
 ) -> None:
@@ -80,20 +77,18 @@ def main(
 
     import inductor_tables
 
+    inductor_tables.disable()  # a table that INDUCTOR_TABLES=1 brought would answer for the host
     end = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
-    try:
-        wanted = sample([p for p in read_asked(problems) if p.op_name in OPS], most, seed)
-        done = recorded(out)
-        left = [problem for problem in wanted if problem_id(problem) not in done]
-        begun = 0
-        with inductor_tables.record(out, topk=1):
-            for problem in left:
-                if time.monotonic() > end:
-                    break
-                pick(problem, torch.device("cuda", torch.cuda.current_device()))
-                begun += 1
-    except (InductorTablesError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    wanted = sample([p for p in read_asked(problems) if p.op_name in OPS], most, seed)
+    done = recorded(out)
+    left = [problem for problem in wanted if problem_id(problem) not in done]
+    begun = 0
+    with inductor_tables.record(out, topk=1):
+        for problem in left:
+            if time.monotonic() > end:
+                break
+            pick(problem, torch.device("cuda", torch.cuda.current_device()))
+            begun += 1
     click.echo(f"{len(wanted) - len(left)} had picks, {begun} more have, of {len(wanted)}")
 
 

@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from ratios import report_of, show
 
+from build_tools.people import errors_for_people
 from build_tools.tune.asked import read_asked
 from build_tools.tune.driver import Plan, Procedure
 from build_tools.tune.records import Answers, Ask, Failure, Job, Timing
@@ -40,7 +41,7 @@ from build_tools.tune.shapes import shape_of
 from build_tools.tune.space import Space, candidate
 from build_tools.tune.verdict import compare, fastest
 from inductor_tables.arch import base_arch
-from inductor_tables.errors import BuildError, DeadDeviceError, InductorTablesError
+from inductor_tables.errors import BuildError, DeadDeviceError
 from inductor_tables.keys import parse_key
 from inductor_tables.problems import Problem, problem_from_key
 from inductor_tables.resources import packaged_candidates, user_tables
@@ -226,8 +227,9 @@ def measure(
     )
     if not known:
         raise BuildError(f"no table for torch {series} on {arch} holds a problem; give --table")
-    provenance["tma"] = options["tma"]
-    check_same(read_results(out, torch=provenance["torch"], arch=arch), offered, tma=options["tma"])
+    settings = {"tma": options["tma"], "picks": picks is not None}
+    provenance.update(settings)
+    check_same(read_results(out, torch=provenance["torch"], arch=arch), offered, **settings)
     # The host's benchmarker wants the CPU in time, as it has it in a user's compile.
     workers = options["workers"] or max(cores() - 2, 1)
     bench = gpu_bench(
@@ -245,7 +247,7 @@ def measure(
     click.echo(", ".join(f"{what} {seconds:.1f} s" for what, seconds in spent), err=True)
 
 
-def check_same(done: Done, offered: Offered, *, tma: bool) -> None:
+def check_same(done: Done, offered: Offered, **settings: bool) -> None:
     """Check that results are comparisons with these entries; others may have come to them.
 
     Raises:
@@ -254,10 +256,11 @@ def check_same(done: Done, offered: Offered, *, tma: bool) -> None:
     for key, line in done.lines.items():
         held = line.get("kernels", {}).get("table")
         changed = held is not None and config_of(held["plain"]) not in offered.get(key, ())
-        if changed or line["worker"].get("tma") != tma:
+        other = [name for name in settings if bool(line["worker"].get(name)) != settings[name]]
+        if changed or other:
             raise BuildError(
-                f"the results there compare another entry of {key}, or another --tma: use "
-                "another --out"
+                f"the results there compare another entry of {key}, or another --tma or --picks: "
+                "use another --out"
             )
 
 
@@ -287,16 +290,14 @@ _PATH: Final = click.Path(path_type=Path)
 @click.option("--retry", is_flag=True, help="Do problems again that failed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--plot", type=_PATH, help="Draw the ratios over M into a PNG.")
+@errors_for_people
 def main(
     out: Path, minutes: float | None, as_json: bool, plot: Path | None, **options: Any
 ) -> None:
     """Compare a table's entries with the host's pick and ATen; PROBLEMS: of these only."""
-    try:
-        if minutes != 0:
-            measure(out, minutes=minutes, **options)
-        report = report_of(read_results(out).lines.values())
-    except (InductorTablesError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+    if minutes != 0:
+        measure(out, minutes=minutes, **options)
+    report = report_of(read_results(out).lines.values())
     if as_json:
         click.echo(json.dumps(report, indent=1))
     else:

@@ -25,11 +25,11 @@ from build_tools.hashes import (
     read_committed,
     write_committed,
 )
-from build_tools.people import errors_for_people, print_grids, print_json, read_dumps
+from build_tools.people import errors_for_people, print_grids, read_dumps, torch_named
 from build_tools.place import Places
 from build_tools.tune.command import tune_command
 from inductor_tables import problems
-from inductor_tables.versions import torch_series
+from inductor_tables.terminal import print_json
 
 PACKAGED: Final = Path(__file__).resolve().parent.parent / "tables"
 """The tables of this source tree."""
@@ -40,13 +40,6 @@ def _pep440(_context: click.Context, _option: click.Parameter, value: str) -> st
         return str(Version(value))
     except InvalidVersion as error:
         raise click.BadParameter(f"{value!r} is not a PEP 440 version such as 1.0") from error
-
-
-def _torch(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    try:
-        return value and torch_series(value) and value
-    except ValueError as error:
-        raise click.BadParameter(f"{error}; expected e.g. 2.13") from error
 
 
 @click.group()
@@ -62,7 +55,7 @@ def main() -> None:
               help="Version of the data, PEP 440.")  # fmt: skip
 @click.option("--topk", type=click.IntRange(min=1),
               help="Keep the K fastest choices of each problem; default: all.")  # fmt: skip
-@click.option("--torch", callback=_torch, help="Torch of dumps that do not say, e.g. 2.13.")
+@click.option("--torch", callback=torch_named, help="Torch of dumps that do not say, e.g. 2.13.")
 @click.option("--arch", help="gcnArchName for keys without a device; default: they stay without.")
 @click.option("--serves-base-arch", "base_archs", multiple=True, metavar="GFX",
               help="AMD arch without flags (gfx942) whose table serves all flags.")  # fmt: skip

@@ -71,6 +71,22 @@ class TemplateHashes:
         )
 
 
+def hashes_of(
+    series: TorchSeries, committed: Mapping[TorchSeries, TemplateHashes]
+) -> TemplateHashes:
+    """Return the templates of a series.
+
+    Raises:
+        BuildError: nothing is known of it.
+    """
+    if series not in committed:
+        raise BuildError(
+            f"expected a series whose template hashes are committed ({', '.join(committed)}), "
+            f"found {series}; run 'python -m build_tools hashes --write' on torch {series}"
+        )
+    return committed[series]
+
+
 def installed_series() -> TorchSeries | None:
     """Return the series of the installed torch without importing it; None: no torch."""
     try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
-from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import click
 from rich.console import Console
@@ -16,6 +14,8 @@ from rich.table import Table as Grid
 from build_tools.files import dump_files
 from inductor_tables.dumps import Dump, read_dump
 from inductor_tables.errors import InductorTablesError
+from inductor_tables.terminal import messages_for, new_console
+from inductor_tables.versions import TorchSeries, torch_series
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -23,28 +23,29 @@ _R = TypeVar("_R")
 
 def errors_for_people(command: Callable[_P, _R]) -> Callable[_P, _R]:
     """Show the package's own errors and those of files as messages, not as tracebacks."""
+    return messages_for(InductorTablesError, OSError)(command)
 
-    @wraps(command)
-    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return command(*args, **kwargs)
-        except (InductorTablesError, OSError) as error:
-            raise click.ClickException(str(error)) from error
 
-    return run
+def series_of(text: str, example: str = "2.13") -> TorchSeries:
+    """Return the torch series that an option names; ``example`` is for the message.
+
+    Raises:
+        click.BadParameter: it names none.
+    """
+    try:
+        return torch_series(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; expected e.g. {example}") from error
+
+
+def torch_named(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """Check an option that names a torch and keep its text; a ``callback`` of click."""
+    return value and series_of(value) and value
 
 
 def print_grids(*grids: Grid) -> None:
     """Print tables, in a file or a log without folding them."""
-    console = Console()
-    if not console.is_terminal:
-        console.width = 200
-    console.print(*grids)
-
-
-def print_json(data: Any) -> None:
-    """Print data as JSON."""
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False))
+    new_console().print(*grids)
 
 
 def read_dumps(paths: Sequence[Path]) -> list[Dump]:

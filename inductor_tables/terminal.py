@@ -20,17 +20,27 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
+def messages_for(
+    *errors: type[Exception],
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Return what has a command show these errors as messages, not as tracebacks."""
+
+    def decorate(command: Callable[_P, _R]) -> Callable[_P, _R]:
+        @wraps(command)
+        def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+            try:
+                return command(*args, **kwargs)
+            except errors as error:
+                raise click.ClickException(str(error)) from error
+
+        return run
+
+    return decorate
+
+
 def errors_for_people(command: Callable[_P, _R]) -> Callable[_P, _R]:
     """Show the package's own errors as messages, not as tracebacks."""
-
-    @wraps(command)
-    def run(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        try:
-            return command(*args, **kwargs)
-        except InductorTablesError as error:
-            raise click.ClickException(str(error)) from error
-
-    return run
+    return messages_for(InductorTablesError)(command)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proof_strategies import counts, proofs
 
 from inductor_tables import dumps
 from inductor_tables.dumps import (
@@ -336,15 +337,6 @@ configs = st.builds(
     st.sampled_from(["aten::mm", "triton::mm", "triton::persistent_tma_mm"]),
     st.none() | st.just(HASH),
     st.dictionaries(param_names, param_values, max_size=4),
-)
-counts = st.integers(0, 2**53)
-proofs = st.builds(
-    Proof,
-    spread_ns=counts,
-    aten_ns=st.none() | counts,
-    host_ns=st.none() | counts,
-    previous_ns=st.none() | counts,
-    rounds=counts,
 )
 rows_of_dumps = st.lists(
     st.builds(

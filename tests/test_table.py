@@ -18,6 +18,7 @@ import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from proof_strategies import counts, proofs
 from table_samples import (
     ADDMM,
     ATEN,
@@ -83,15 +84,6 @@ configs = st.builds(
     st.sampled_from(["triton::mm", "triton::bmm", "aten::_scaled_mm", "decompose_k"]),
     st.sampled_from([None, HASH]),
     params,
-)
-counts = st.integers(0, 2**53)
-proofs = st.builds(
-    Proof,
-    spread_ns=counts,
-    aten_ns=st.none() | counts,
-    host_ns=st.none() | counts,
-    previous_ns=st.none() | counts,
-    rounds=counts,
 )
 entries = st.builds(
     Entry,

@@ -9,7 +9,7 @@ from typing import Any
 
 from build_tools.carry.rules import Carry, Compared, Pair, Plan
 from build_tools.files import replace_file
-from build_tools.hashes import TemplateHashes
+from build_tools.hashes import TemplateHashes, hashes_of
 from build_tools.place import recorded_series
 from inductor_tables.dumps import PROVENANCE_FIELDS, Carried, Dump, render_dump
 from inductor_tables.errors import BuildError
@@ -39,18 +39,13 @@ def carry(
         BuildError: nothing is known of a target, a dump's series cannot be told, or a dump was
             carried over itself.
     """
-    for target in targets:
-        if target not in committed:
-            raise BuildError(
-                f"expected a series whose template hashes are committed ({', '.join(committed)}), "
-                f"found {target}; run 'python -m build_tools hashes --write' on torch {target}"
-            )
     chosen = sorted(set(targets) or committed, key=series_order)
+    templates = {target: hashes_of(target, committed) for target in chosen}
     recorded: dict[TorchSeries, list[Dump]] = defaultdict(list)
     for dump in dumps:
         recorded[recorded_series(dump, torch)].append(dump)
     plans = [
-        Plan(recorded[source], source, committed[target])
+        Plan(recorded[source], source, templates[target])
         for source in sorted(recorded, key=series_order)
         for target in chosen
         if target != source

@@ -20,8 +20,9 @@ from build_tools.carry.carrying import Compare, carry, write
 from build_tools.carry.code import Advance, Comparer, Pythons
 from build_tools.carry.rules import BY_CODE, BY_HASH, Carry, Compared, Pair
 from build_tools.hashes import installed_series, read_committed
-from build_tools.people import errors_for_people, print_grids, print_json, read_dumps
+from build_tools.people import errors_for_people, print_grids, read_dumps, series_of, torch_named
 from inductor_tables.errors import BuildError
+from inductor_tables.terminal import print_json
 from inductor_tables.versions import TorchSeries, series_order, torch_series
 
 _REASONS: Final = 12
@@ -31,18 +32,7 @@ _REASONS: Final = 12
 def _series(
     _context: click.Context, _option: click.Parameter, values: Sequence[str]
 ) -> list[TorchSeries]:
-    return [_one(value) for value in values]
-
-
-def _one_series(_context: click.Context, _option: click.Parameter, value: str | None) -> str | None:
-    return value and _one(value) and value
-
-
-def _one(value: str) -> TorchSeries:
-    try:
-        return torch_series(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}; expected e.g. 2.12") from error
+    return [series_of(value, "2.12") for value in values]
 
 
 @click.command("carry")
@@ -51,7 +41,7 @@ def _one(value: str) -> TorchSeries:
               help="Torch to serve, e.g. 2.12; several for several. Default: all.")  # fmt: skip
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path),
               help="Directory of carried dumps to write into.")  # fmt: skip
-@click.option("--torch", callback=_one_series, help="Torch of dumps that do not say, e.g. 2.13.")
+@click.option("--torch", callback=torch_named, help="Torch of dumps that do not say, e.g. 2.13.")
 @click.option("--by-code", is_flag=True,
               help="Where a template's text differs, compare what is compiled.")  # fmt: skip
 @click.option("--python", "pythons", multiple=True, metavar="SERIES=PATH",

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from build_tools.carry.rules import Plan
 from build_tools.files import dump_files, table_files
-from build_tools.hashes import TemplateHashes
+from build_tools.hashes import TemplateHashes, hashes_of
 from build_tools.place import recorded_series
 from inductor_tables import problems
 from inductor_tables.dumps import Dump, Row, read_dump
-from inductor_tables.errors import BuildError
 from inductor_tables.keys import ParsedKey, parse_key, problem_of
 from inductor_tables.problems import Problem, problem_from_key
 from inductor_tables.schema import Config, Source
@@ -58,11 +57,7 @@ def top_up(
     Raises:
         BuildError: nothing is known of the series, or a dump's series cannot be told.
     """
-    if target not in committed:
-        raise BuildError(
-            f"expected a series whose template hashes are committed ({', '.join(committed)}), "
-            f"found {target}; run 'python -m build_tools hashes --write' on torch {target}"
-        )
+    templates = hashes_of(target, committed)
     found: set[tuple[str, Config]] = set()
     own: set[ParsedKey] = set()
     others: dict[TorchSeries, list[Dump]] = defaultdict(list)
@@ -75,7 +70,7 @@ def top_up(
             others[recorded_series(dump, torch)].append(dump)
     served: dict[ParsedKey, bool] = {}
     for source in sorted(others, key=series_order):
-        plan = Plan(others[source], source, committed[target])
+        plan = Plan(others[source], source, templates)
         compared = {pair: None for pair in plan.pairs if (pair.key, pair.config) in found}
         for problem, serves in plan.fastest_serves(compared).items():
             served[problem] = serves or served.get(problem, False)

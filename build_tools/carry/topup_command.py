@@ -10,11 +10,11 @@ import click
 
 from build_tools.carry.topup import TopUp, read_held, top_up
 from build_tools.hashes import installed_series, read_committed
-from build_tools.people import errors_for_people
+from build_tools.people import errors_for_people, series_of, torch_named
 from build_tools.tune.command import run_tuning, tuning_options
 from inductor_tables import problems
 from inductor_tables.errors import UnsupportedTorchError
-from inductor_tables.versions import TorchSeries, torch_series
+from inductor_tables.versions import TorchSeries
 
 PROBLEMS_FILE: Final = "topup_problems.json"
 
@@ -22,10 +22,7 @@ PROBLEMS_FILE: Final = "topup_problems.json"
 def _series(
     _context: click.Context, _option: click.Parameter, value: str | None
 ) -> TorchSeries | None:
-    try:
-        return None if value is None else torch_series(value)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}; expected e.g. 2.14") from error
+    return None if value is None else series_of(value, "2.14")
 
 
 @click.command("topup")
@@ -35,7 +32,7 @@ def _series(
 @click.option("--to", "target", callback=_series, metavar="SERIES",
               help="With --list: torch to tune for; default: the installed one.")  # fmt: skip
 @click.option("--arch", help="With --list: gcnArchName whose keys count; default: all.")
-@click.option("--torch", callback=_series, help="Torch of dumps that do not say, e.g. 2.13.")
+@click.option("--torch", callback=torch_named, help="Torch of dumps that do not say, e.g. 2.13.")
 @tuning_options
 @errors_for_people
 def topup_command(

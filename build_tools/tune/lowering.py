@@ -123,7 +123,7 @@ class Lowered:
         self._device, self._options = device, options
         self._mode: Any = FakeTensorMode(allow_non_fake_inputs=True)
         self._handler = _Watching()
-        self.tensors = dict(_graph_inputs(problem))
+        self.tensors = dict(graph_inputs(problem))
         self._graph = self._lower()
         self._own: dict[Config, Any] = {}
         self._bases: dict[str, Any] = {}
@@ -316,7 +316,7 @@ def _problem_key(problem: Problem) -> ParsedKey:
     )
 
 
-def _graph_inputs(problem: Problem) -> Iterator[tuple[str, TensorKey]]:
+def graph_inputs(problem: Problem) -> Iterator[tuple[str, TensorKey]]:
     """Yield the graph's inputs; a bias that the key shows expanded is one row, as in models."""
     for number, key in enumerate(problem.inputs):
         bias = problem.op_name == "addmm" and number == 0

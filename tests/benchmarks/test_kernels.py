@@ -157,6 +157,8 @@ def test_another_table_needs_another_directory(tmp_path: Path) -> None:
         kernels.check_same(done, _offered(samples.ATEN), tma=False)
     with pytest.raises(BuildError, match="another --tma"):
         kernels.check_same(done, more, tma=True)
+    with pytest.raises(BuildError, match="another --tma or --picks"):
+        kernels.check_same(done, more, tma=False, picks=True)
 
 
 def test_every_beginning_of_a_sample_is_fair() -> None:
