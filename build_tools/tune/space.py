@@ -36,6 +36,10 @@ _HIP: Final[Mapping[str, tuple[int, ...]]] = {
 _ACCUMULATORS: Final = 128
 """32-bit accumulators of a thread at most: with more the kernel spills, and compiles long."""
 
+_ONE_GROUP: Final = 8
+"""``GROUP_M`` of the host's configurations. Groups that hold all rows of tiles order them alike:
+this one stands for the smaller of them."""
+
 Problem = Callable[[Config], str | None]
 """Why the device cannot run a candidate, None if it can."""
 
@@ -84,9 +88,11 @@ class Space:
         if base is None:
             return None
         known = dict(base.params)
-        changed = {**known, **{name: value for name, value in params.items() if name in known}}
+        changed: dict[str, Any] = {**known, **{name: value for name, value in params.items() if name in known}}
         if "BLOCK_M" not in changed or self._wasteful(changed):  # the cheaper question first
             return None
+        if changed.get("GROUP_M", 1) >= self._rows(changed):
+            changed["GROUP_M"] = max(_ONE_GROUP, changed["GROUP_M"])
         made = candidate(template_id, base.template_hash, changed)
         return made if self.problem(made) is None else None
 
@@ -118,12 +124,14 @@ class Space:
 
     def everything(self, fixed: Mapping[str, int] | None = None) -> Iterator[Config]:
         """Yield every legal candidate of every template; ``fixed`` parameters do not vary."""
+        seen: set[Config] = set()
         for template_id in sorted(self.templates):
             domain = self.domain(template_id)
             domain.update({n: (v,) for n, v in (fixed or {}).items() if n in domain})
             for values in itertools.product(*domain.values()):
                 made = self.with_params(template_id, dict(zip(domain, values, strict=True)))
-                if made is not None:
+                if made is not None and made not in seen:
+                    seen.add(made)
                     yield made
 
     def transfer(self, configs: Sequence[Config]) -> list[Config]:
@@ -165,8 +173,12 @@ class Space:
             or tile > _ACCUMULATORS * threads
             or params["num_warps"] > max(tile // 256, 1)
             or params["num_stages"] > max(2, -(-shape.k // params["BLOCK_K"]) + 1)
-            or params.get("GROUP_M", 1) > max(8, -(-shape.m // params["BLOCK_M"]))
+            or params.get("GROUP_M", 1) > max(_ONE_GROUP, self._rows(params))
         )
+
+    def _rows(self, params: Mapping[str, Any]) -> int:
+        """Return how many tiles are above each other."""
+        return int(-(-self.shape.m // params["BLOCK_M"]))
 
 
 def _next_power(number: int) -> int:

@@ -27,7 +27,7 @@ _L2_TIMES: Final = 2.0
 
 _MOST_COPY_BYTES: Final = 8 * 2**30
 _STEADY: Final = 0.01
-_WARM_MS: Final = (10.0, 400.0)
+_WARM_US: Final = (10_000.0, 400_000.0)
 
 _K = TypeVar("_K", bound=Hashable)
 
@@ -78,13 +78,7 @@ class Stopwatch:
         Raises:
             RuntimeError: the launch failed.
         """
-        start, end = self._event_pairs(1)[0]
-        start.record()
-        launch()
-        launch()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 500.0
+        return self._elapsed_us(launch, 2) / 2
 
     def graphed_us(self, launch: Callable[[], object]) -> float:
         """Return a rough time of a launch without the CPU's share in it.
@@ -94,12 +88,7 @@ class Stopwatch:
         """
         captured = self._captured([launch], _ROUGH_LAUNCHES)
         captured.graph.replay()
-        start, end = self._event_pairs(1)[0]
-        start.record()
-        captured.graph.replay()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) * 1000.0 / captured.launches
+        return self._elapsed_us(captured.graph.replay, 1) / captured.launches
 
     def capture(self, launches: Sequence[Callable[[], object]], rough_us: float) -> Captured:
         """Capture launches, again and again until they take long enough to be timed.
@@ -124,21 +113,24 @@ class Stopwatch:
 
     def warm(self, captured: Captured) -> None:
         """Replay until the clocks are up: until the time no longer changes."""
-        least, most = _WARM_MS
+        least, most = _WARM_US
         spent, before = 0.0, 0.0
         while spent < most:
-            start, end = self._event_pairs(1)[0]
             captured.graph.replay()
-            start.record()
-            captured.graph.replay()
-            captured.graph.replay()
-            end.record()
-            end.synchronize()
-            now = float(start.elapsed_time(end))
+            now = self._elapsed_us(captured.graph.replay, 2)
             spent += 1.5 * now
             if spent >= least and abs(now - before) <= _STEADY * now:
                 return
             before = now
+
+    def _elapsed_us(self, work: Callable[[], object], times: int) -> float:
+        start, end = self._event_pairs(1)[0]
+        start.record()
+        for _ in range(times):
+            work()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end)) * 1000.0
 
     def rounds(
         self,

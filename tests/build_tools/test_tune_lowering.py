@@ -64,6 +64,21 @@ def test_each_op_is_lowered_under_its_key(op_name: str) -> None:
 
 
 @pytest.mark.usefixtures("sim")
+def test_rendering_imports_nothing() -> None:
+    """A candidate's source is in the file that its choice names, and no module was made of it."""
+    from torch._inductor.codecache import PyCodeCache
+
+    lowered = _lowered(KEYS["mm"])
+    config = next(lowered.space.everything({"GROUP_M": 8}))
+    before = set(PyCodeCache.modules_no_attr)
+    request = lowered.render(config).bmreq
+    source = Path(request.module_path).read_text(encoding="utf-8")
+    assert f"def {request.kernel_name}(" in source
+    assert f"BLOCK_N : tl.constexpr = {dict(config.params)['BLOCK_N']}\n" in source
+    assert set(PyCodeCache.modules_no_attr) == before
+
+
+@pytest.mark.usefixtures("sim")
 @pytest.mark.parametrize("op_name", ["mm", "addmm", "bmm", "scaled_mm"])
 def test_neighbours_are_rendered(op_name: str) -> None:
     """Legal candidates that the host does not offer have a source of their own."""

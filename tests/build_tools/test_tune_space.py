@@ -51,6 +51,20 @@ def test_the_whole_space_is_legal_and_distinct() -> None:
     assert {dict(config.params)["GROUP_M"] for config in everything} == {8}
 
 
+@pytest.mark.parametrize(
+    ("rows", "group", "kept"),
+    [(16, 1, 8), (16, 8, 8), (512, 4, 4), (512, 8, 8), (1024, 16, 16), (1024, 8, 8), (2048, 4, 4)],
+)
+def test_groups_of_all_rows_are_one_candidate(rows: int, group: int, kept: int) -> None:
+    """Tiles of 64 rows: orders that are the same are not measured twice."""
+    space = samples.space(samples.problem(rows, 4096, 4096))
+    found = space.with_params("triton::mm", dict(samples.mm(64, 64, 64, 3, 4, group).params))
+    assert found is not None
+    assert dict(found.params)["GROUP_M"] == kept
+    everything = list(samples.space(samples.problem(rows, 64, 64)).everything())
+    assert len(set(everything)) == len(everything)
+
+
 def test_winners_of_other_problems_are_adapted() -> None:
     """Unknown templates and illegal parameters are left out, duplicates too."""
     other = candidate("triton::bmm", samples.HASH, dict(BASE.params))
