@@ -187,11 +187,10 @@ def kernel_of(choice: Any, lowered: Lowered) -> Kernel:
 def start_pool(workers: int) -> None:
     """Start the worker processes, and wait until they answer; 1 worker: compile in here.
 
-    Importing torch._inductor may have started others, as many as there are cores.
+    Importing torch._inductor may have started others, before the environment was set.
     """
-    if inductor_config.compile_threads != workers:
-        shutdown_compile_workers()
-        inductor_config.compile_threads = workers
+    shutdown_compile_workers()
+    inductor_config.compile_threads = workers
     if workers > 1:
         AsyncCompile.wait_pool_ready(_POOL_TIMEOUT_S)
 

@@ -97,9 +97,10 @@ class GpuBench:
         self.open_jobs: list[GpuJob] = []
         self.spent: dict[str, float] = defaultdict(float)
         self.folder = Path(tempfile.mkdtemp(prefix="inductor_tables_tune_"))
-        self._environment = {name: os.environ.get(name) for name in _CACHES}
+        self._environment = {name: os.environ.get(name) for name in (*_CACHES, _NO_LINES)}
         for name in _CACHES:
             os.environ[name] = str(self.folder / name.lower())
+        os.environ[_NO_LINES] = "1"
 
     @contextlib.contextmanager
     def clocked(self, what: str) -> Iterator[None]:
@@ -143,6 +144,9 @@ class GpuBench:
 
 
 _CACHES: Final = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+
+_NO_LINES: Final = "TRITON_DISABLE_LINE_INFO"
+"""Kernels without line numbers: a fifth less to compile, and the same instructions."""
 
 
 def gpu_bench(

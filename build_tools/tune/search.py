@@ -39,11 +39,11 @@ class Effort:
         final_rounds: in one go; ``most_rounds``: in all.
     """
 
-    candidates: int = 80
-    batch: int = 14
+    candidates: int = 100
+    batch: int = 10
     rounds: int = 5
     parents: int = 5
-    patience: int = 3
+    patience: int = 5
     progress: float = 0.005
     finalists: int = 4
     host: int = 32
