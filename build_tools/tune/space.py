@@ -88,7 +88,10 @@ class Space:
         if base is None:
             return None
         known = dict(base.params)
-        changed: dict[str, Any] = {**known, **{name: value for name, value in params.items() if name in known}}
+        changed: dict[str, Any] = {
+            **known,
+            **{name: value for name, value in params.items() if name in known},
+        }
         if "BLOCK_M" not in changed or self._wasteful(changed):  # the cheaper question first
             return None
         if changed.get("GROUP_M", 1) >= self._rows(changed):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import kernels
 import pytest
+import ratios
+import tune_samples as samples
 from click.testing import CliRunner
 from rich.console import Console
 
@@ -21,11 +22,6 @@ from build_tools.tune.space import candidate
 from inductor_tables.errors import BuildError
 from inductor_tables.schema import Config, Entry, Source
 from inductor_tables.table import Table, write_table
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "build_tools"))
-
-import ratios
-import tune_samples as samples
 
 PROBLEMS = [samples.problem(m, 1024, 2048) for m in (1, 16, 64, 512)]
 OURS = samples.mm(32, 64, 128, 4, 4)

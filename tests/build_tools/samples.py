@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
 from click.testing import CliRunner, Result
 
 from build_tools.cli import main
@@ -15,6 +18,15 @@ from inductor_tables.dumps import make_row, render_dump
 from inductor_tables.schema import Proof
 from inductor_tables.table import Table
 from inductor_tables.versions import TorchSeries
+
+needs_simulation = pytest.mark.skipif(
+    torch.cuda.is_available() or importlib.util.find_spec("triton") is None,
+    reason="needs triton and no visible GPU (CUDA_VISIBLE_DEVICES='')",
+)
+
+TILE: dict[str, Any] = {
+    "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 64, "GROUP_M": 8, "num_stages": 3, "num_warps": 4,
+}  # fmt: skip
 
 COMMITTED = read_committed()
 RECORDINGS = Path(__file__).parents[2] / "build_tools" / "recordings"

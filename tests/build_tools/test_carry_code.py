@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import COMMITTED, MM
+from samples import COMMITTED, MM, TILE, needs_simulation
 
 pytest.importorskip("triton")
 import torch
@@ -33,14 +32,6 @@ OLD, NEW = TorchSeries("2.11"), TorchSeries("2.12")
 PYTHONS = "INDUCTOR_TABLES_TEST_PYTHONS"
 """Environment variable: ``2.11=/path/to/python,2.12=/path/to/python``, to compare them for real."""
 
-needs_simulation = pytest.mark.skipif(
-    torch.cuda.is_available() or importlib.util.find_spec("triton") is None,
-    reason="needs triton and no visible GPU (CUDA_VISIBLE_DEVICES='')",
-)
-
-TILE: dict[str, Any] = {
-    "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 64, "GROUP_M": 8, "num_stages": 3, "num_warps": 4,
-}  # fmt: skip
 DIES = 1
 """``num_warps`` of entries that end a fake worker."""
 

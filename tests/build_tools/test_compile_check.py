@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ from typing import Any
 
 import fake_workers
 import pytest
-from samples import ATEN, COMMITTED, run
+from samples import ATEN, COMMITTED, TILE, needs_simulation, run
 
 pytest.importorskip("triton")
 import torch
@@ -41,14 +40,6 @@ SERIES = torch_series(torch.__version__)
 RETRIES = tuple(map(int, SERIES.split("."))) >= (2, 13)
 """Whether torch compiles what does not fit once more with one stage."""
 
-needs_simulation = pytest.mark.skipif(
-    torch.cuda.is_available() or importlib.util.find_spec("triton") is None,
-    reason="needs triton and no visible GPU (CUDA_VISIBLE_DEVICES='')",
-)
-
-TILE: dict[str, Any] = {
-    "BLOCK_M": 16, "BLOCK_N": 32, "BLOCK_K": 64, "GROUP_M": 8, "num_stages": 3, "num_warps": 4,
-}  # fmt: skip
 GOOD = TILE
 SPILLS = {**TILE, "BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 32, "num_stages": 1}
 """256 accumulators in each of 128 threads."""

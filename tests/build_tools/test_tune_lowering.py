@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -235,6 +236,42 @@ def test_workers_compile_candidates(sim: Any, monkeypatch: pytest.MonkeyPatch) -
                 made[2].load()
         finally:
             kernels.stop_pool()
+
+
+def test_kernels_without_line_numbers_run_the_same_instructions(
+    sim: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So what the tuner compiles, to be quicker, is timed for what users compile."""
+    from triton.backends import nvidia
+    from triton.compiler import CompiledKernel
+
+    from build_tools.render import compile_source
+
+    lowered = _lowered(KEYS["mm"])
+    config = next(c for c in lowered.space.host if "BLOCK_M" in dict(c.params))
+    source = Path(lowered.render(config).bmreq.module_path).read_text(encoding="utf-8")
+    compiled: list[Any] = []
+    begin = CompiledKernel.__init__
+
+    def watched(self: Any, *arguments: Any, **keywords: Any) -> None:
+        begin(self, *arguments, **keywords)
+        compiled.append(self)
+
+    monkeypatch.setattr(CompiledKernel, "__init__", watched)
+    for value in ("0", "1"):
+        monkeypatch.setenv("TRITON_DISABLE_LINE_INFO", value)
+        compile_source(sim, source)
+    with_lines, without = compiled
+    assert ".loc" in with_lines.asm["ptx"] and ".loc" not in without.asm["ptx"]
+    dump = Path(nvidia.__file__).parent / "bin" / "cuobjdump"
+    instructions = []
+    for number, kernel in enumerate(compiled):
+        binary = tmp_path / f"{number}.cubin"
+        binary.write_bytes(kernel.asm["cubin"])
+        listed = subprocess.run([dump, "-sass", binary], capture_output=True, text=True, check=True)
+        instructions.append([line for line in listed.stdout.splitlines() if "/*" in line])
+    assert len(instructions[0]) > 100
+    assert instructions[0] == instructions[1]
 
 
 def _broken_source(path: Any, *_rest: Any, **_keywords: Any) -> Any:
