@@ -102,7 +102,8 @@ def _scatter(axis: Any, rows: Sequence[dict[str, Any]], against: str) -> None:
         )
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
-    ratios = [row[against]["ratio"] for row in rows]
+    # The axis is that of the panel beside it too.
+    ratios = [row[name]["ratio"] for row in rows for name in ("host", "aten")]
     low, high = min([_FEW[0], *ratios]) * 0.93, max([_FEW[1], *ratios]) * 1.07
     axis.set_ylim(low, high)
     ticks = [t for t in (0.1, 0.2, 0.3, 0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2, 3, 5) if low <= t <= high]

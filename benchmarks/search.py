@@ -5,10 +5,10 @@
 
 RESULTS are directories that ``python -m build_tools.tune.trial --exhaustive --out`` wrote, where
 every legal kernel of a problem (with ``GROUP_M`` 8) was measured once, or such lines as
-``.jsonl.gz``; by default those in ``benchmarks/data``. Searches run anew and are told these times,
-each with an error of its own, as first evaluations have; they know nothing else, no winners of
-other problems either. How far a search is behind is said among the templates' kernels alone: the
-host's other choices, ATen's among them, are always tried.
+``.jsonl.gz``; by default those in ``benchmarks/data/exhaustive``. Searches run anew and are told
+these times, each with an error of its own, as first evaluations have; they know nothing else, no
+winners of other problems either. How far a search is behind is said among the templates' kernels
+alone: the host's other choices, ATen's among them, are always tried.
 
 Bars: within 3 % of the best on at least 90 % of the problems, with at most a fifth of the
 evaluations.
@@ -44,7 +44,7 @@ from inductor_tables.errors import BuildError
 from inductor_tables.problems import problem_from_key
 from inductor_tables.schema import Config
 
-DATA: Final = Path(__file__).parent / "data"
+DATA: Final = Path(__file__).parent / "data" / "exhaustive"
 NEAR: Final = 1.03
 SHARE: Final = 0.2
 
