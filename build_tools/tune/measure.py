@@ -249,7 +249,8 @@ class GpuJob:
             with self._bench.stopwatch.running():
                 return self._inline_pick(list(timed))
         best = min(timed, key=lambda config: (timed[config], config.order))
-        return HostPick(config=best, how="the fastest of the host's choices by these timings")
+        of = "" if len(timed) == len(self.space.host) else f"{len(timed)} of "
+        return HostPick(config=best, how=f"the fastest of {of}the host's choices by these timings")
 
     def profiled_us(self, config: Config) -> float:
         """Return a prepared candidate's kernel time by torch's profiler, gaps left out.

@@ -103,7 +103,10 @@ def search(
     state = _State(space, effort, chip or Chip())
     held = space.transfer([] if previous is None else [previous])
     previous = held[0] if held else None
-    opening = _distinct([*held, *state.worthwhile(), *space.transfer(seeds), *space.extended])
+    # In the order in which a small budget is worth spending.
+    opening = _distinct(
+        [*held, *space.aten, *space.transfer(seeds), *state.worthwhile(), *space.extended]
+    )
     yield from state.evaluate(opening[: effort.candidates])
     idle = 0
     while idle < effort.patience and state.left > 0:
@@ -147,12 +150,10 @@ class _State:
         return min((us for _, us in self.timed()), default=math.inf)
 
     def worthwhile(self) -> list[Config]:
-        """Return the host's choices, without the least promising where they are too many."""
-        kept = self.space.host
-        rank = {config: self.model(config) for config in kept}
-        bad = sorted((c for c in kept if not math.isnan(rank[c])), key=rank.__getitem__)
-        dropped = set(bad[self.effort.host :])
-        return [config for config in kept if config not in dropped]
+        """Return the host's choices: what has no model, then the most promising."""
+        tiled = [c for c in self.space.host if not math.isnan(self.model(c))]
+        others = [c for c in self.space.host if c not in tiled]
+        return [*others, *sorted(tiled, key=self.model)[: self.effort.host]]
 
     def timed(self) -> list[tuple[Config, float]]:
         """Return the candidates that ran, fastest first."""

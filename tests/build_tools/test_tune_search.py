@@ -101,6 +101,16 @@ def test_seeds_are_tried_first_as_this_problem_can_have_them() -> None:
     assert too_wide not in job.asks[0].candidates
 
 
+def test_a_small_budget_goes_to_winners_before_the_hosts_choices() -> None:
+    """So the winners of another torch can be measured again for little; ATen always is."""
+    job = samples.FakeJob(samples.problem(16, 4096, 4096))
+    seeds = [samples.mm(16, 32, 128, 5, 2), samples.mm(16, 16, 256, 5, 1)]
+    found = _searched(job, dataclasses.replace(SMALL, candidates=5), seeds=seeds)
+    assert job.asks[0].candidates[:3] == (samples.ATEN, *seeds)
+    assert len(found.answers) == 5 and found.host is not None
+    assert all(ask.final for ask in job.asks[1:])
+
+
 def test_the_previous_entry_is_an_incumbent() -> None:
     """What the table has now is timed in the final rounds, however slow it is."""
     job = samples.FakeJob(samples.problem(16, 4096, 4096))
