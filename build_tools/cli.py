@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 from packaging.version import InvalidVersion, Version
 
-from build_tools import show
+from build_tools import held, show
 from build_tools.build import Built, build, write
 from build_tools.carry.command import carry_command
 from build_tools.carry.topup_command import topup_command
@@ -147,15 +147,25 @@ def hashes_command(as_json: bool, save: bool) -> None:
 
 @main.command("problems")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path),
-              help="File to write.")  # fmt: skip
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@click.option("--held", "tables", multiple=True, type=click.Path(exists=True, path_type=Path),
+              help="Tables or dumps: say how many problems of each model they hold, and write "
+              "only the others.")  # fmt: skip
 @errors_for_people
-def problems_command(files: Sequence[Path], out: Path) -> None:
+def problems_command(files: Sequence[Path], out: Path | None, tables: Sequence[Path]) -> None:
     """Merge FILES of problems (or directories with the misses of a fleet) into one."""
+    if out is None and not tables:
+        raise click.UsageError("give --out, --held, or both")
     named = problem_files(files)
     merged = problems.merge(problem for file in named for problem in problems.read(file))
-    problems.write(out, merged)
-    click.echo(f"{out}: {len(merged)} problems from {len(named)} files")
+    what = "problems"
+    if tables:
+        known, merged = held.split(merged, held.read_held(tables))
+        print_grids(show.held_grid(held.by_model(known, merged)))
+        what = f"problems that are not held, beside {len(known)} that are,"
+    if out is not None:
+        problems.write(out, merged)
+    click.echo(f"{out or 'not written'}: {len(merged)} {what} from {len(named)} files")
 
 
 main.add_command(tune_command)

@@ -13,6 +13,7 @@ from build_tools.build import Built
 from build_tools.check import CheckReport, TableCheck
 from build_tools.diff import KeyChange, TableDiff
 from build_tools.hashes import TemplateHashes
+from build_tools.held import ModelShare
 from inductor_tables.schema import Entry
 
 if TYPE_CHECKING:
@@ -53,6 +54,14 @@ def build_notes(built: Built, left: Sequence[Path]) -> Iterator[str]:
             )
     for path in left:
         yield f"note: {path}: not part of this build, left as it was"
+
+
+def held_grid(models: Sequence[ModelShare]) -> Grid:
+    """Return one line for every model."""
+    grid = _grid("model", numbers=["held", "problems", "share"])
+    for one in models:
+        grid.add_row(Text(one.model or "-"), str(one.held), str(one.asked), f"{one.share:.0%}")
+    return grid
 
 
 def check_grid(report: CheckReport) -> Grid:

@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from build_tools.carry.rules import Plan
-from build_tools.files import dump_files, table_files
 from build_tools.hashes import TemplateHashes, hashes_of
 from build_tools.place import recorded_series
 from inductor_tables import problems
-from inductor_tables.dumps import Dump, Row, read_dump
+from inductor_tables.dumps import Dump
 from inductor_tables.keys import ParsedKey, parse_key, problem_of
 from inductor_tables.problems import Problem, problem_from_key
-from inductor_tables.schema import Config, Source
-from inductor_tables.table import Table
+from inductor_tables.schema import Config
 from inductor_tables.versions import TorchSeries, series_order
-
-_TABLE = ".msgpack"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,38 +80,3 @@ def top_up(
 
 def _on(problem: ParsedKey, arch: str | None) -> bool:
     return arch is None or problem.device in (None, arch)
-
-
-def read_held(paths: Sequence[Path]) -> list[Dump]:
-    """Read dumps, and tables as if they were dumps; a directory stands for what it holds.
-
-    Raises:
-        BuildError: a directory holds neither.
-        InvalidTableError: a file is damaged.
-        OSError: a file cannot be read.
-    """
-    found: list[Dump] = []
-    for path in paths:
-        tables = [path] if path.suffix == _TABLE else table_files(path) if path.is_dir() else []
-        found += map(_dump_of, tables)
-        if not tables:
-            found += map(read_dump, dump_files([path]))
-    return found
-
-
-def _dump_of(path: Path) -> Dump:
-    """Return a table as a dump of its series; what was carried to it counts as the series' own."""
-    table = Table.open(path)
-    rows = [
-        Row(key=key, config=entry.config, time_ns=entry.time_ns, rank=rank, proof=entry.proof)
-        for key, entries in table.items()
-        for rank, entry in enumerate(entries)
-    ]
-    return Dump(
-        resource=str(path),
-        digest=table.digest,
-        rows=tuple(rows),
-        source=Source(dump_digest=table.digest, torch=table.header.torch_series),
-        arch=table.header.arch,
-        plain=False,
-    )

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import click
 
-from build_tools.carry.topup import TopUp, read_held, top_up
+from build_tools.carry.topup import TopUp, top_up
 from build_tools.hashes import installed_series, read_committed
+from build_tools.held import read_held
 from build_tools.people import errors_for_people, series_of, torch_named
 from build_tools.tune.command import run_tuning, tuning_options
 from inductor_tables import problems

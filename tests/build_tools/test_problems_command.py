@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from samples import ATEN, MM, run, write_dump
+from samples import ADDMM_ATEN, ADDMM_TRITON, ATEN, MM, dump_bytes, run, write_dump
 
 from build_tools.files import dump_files, problem_files
+from build_tools.held import by_model, split
 from inductor_tables import problems
+from inductor_tables.dumps import parse_dump
 from inductor_tables.errors import BuildError
 from inductor_tables.problems import problem_from_key
 
@@ -86,3 +88,47 @@ def test_dumps_and_misses_may_share_a_directory(tmp_path: Path) -> None:
         dump_files([tmp_path])
     dump = write_dump(tmp_path / "inductor_lut_1.json", {MM: [(ATEN, 1)]})
     assert dump_files([tmp_path]) == [dump]
+
+
+def test_what_tables_hold_is_told_by_model_and_left_out(tmp_path: Path) -> None:
+    """A dump holds one of two problems: the other one is written; a bias is one under both keys."""
+    _fleet(tmp_path / "fleet")
+    dump = write_dump(tmp_path / "known.json", {MM: [(ATEN, 1)]})
+    out = tmp_path / "next.json"
+    done = run("problems", tmp_path / "fleet", "--held", dump, "--out", out)
+    assert done.exit_code == 0, done.output
+    rows = [line.split() for line in done.output.splitlines()]
+    assert [row[1::2] for row in rows if row[1:2] in (["serve"], ["train"])] == [
+        ["serve", "1", "1", "100%"],
+        ["train", "1", "1", "100%"],
+    ]
+    assert f"{out}: 1 problems that are not held, beside 1 that are, from 2 files" in done.output
+    assert problems.read(out) == (EXPECTED[1],)
+
+
+@pytest.mark.parametrize("key", [ADDMM_ATEN, ADDMM_TRITON])
+def test_a_bias_is_held_under_either_key(key: str) -> None:
+    """ATen's entry stands under the bias's own size, Triton's under the expanded one."""
+    held = problem_from_key(key, origins=["bert:query"])
+    dump = parse_dump(dump_bytes({ADDMM_ATEN: [(ATEN, 1)]}), "known")
+    assert split([held], [dump]) == ((held,), ())
+    (share,) = by_model([held], [])
+    assert (share.held, share.asked, share.share) == (1, 1, 1.0)
+
+
+def test_the_best_held_models_come_first() -> None:
+    """By share, then by how many problems they have."""
+    asked = [
+        problem_from_key(MM, origins=["a:up", "b:up"]),
+        problem_from_key(WIDE, origins=["a:up"]),
+    ]
+    found = [(one.model, one.held, one.asked) for one in by_model(asked[:1], asked[1:])]
+    assert found == [("b", 1, 1), ("a", 1, 2)]
+
+
+def test_nothing_asked_for_is_refused(tmp_path: Path) -> None:
+    """Without a file to write or tables to compare with there is nothing to do."""
+    _fleet(tmp_path / "fleet")
+    done = run("problems", tmp_path / "fleet")
+    assert done.exit_code == 2
+    assert "--out, --held, or both" in done.output

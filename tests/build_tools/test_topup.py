@@ -26,7 +26,8 @@ from samples import (
 
 from build_tools.carry import topup_command
 from build_tools.carry.carrying import carry, write
-from build_tools.carry.topup import TopUp, read_held, top_up
+from build_tools.carry.topup import TopUp, top_up
+from build_tools.held import read_held
 from build_tools.tune.driver import nearest
 from build_tools.tune.previous import read_seeds
 from build_tools.tune.results import holds_results, problem_id
