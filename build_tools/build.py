@@ -42,6 +42,7 @@ def build(
     *,
     table_version: str,
     topk: int | None = None,
+    proved: bool = False,
     places: Places | None = None,
     committed: Mapping[TorchSeries, TemplateHashes] | None = None,
 ) -> Built:
@@ -51,6 +52,7 @@ def build(
         dumps: in any order.
         table_version: PEP 440 version of the data.
         topk: how many configurations of each problem stay; None keeps all.
+        proved: whether only problems with a proof are taken.
         places: what the dumps do not say of series and archs.
         committed: hashes by series; None reads the committed ones.
 
@@ -72,7 +74,7 @@ def build(
         raise BuildError(f"expected rows to build from, found none in {', '.join(reports) or '-'}")
     check_templates(placed, read_committed() if committed is None else committed)
     check_folders(placed)
-    merged = merge(placed, reports, topk=topk)
+    merged = merge(placed, reports, topk=topk, proved=proved)
     tables = [
         _encode(target, keys, version, target.device in places.base_archs)
         for target, keys in merged.items()

@@ -55,6 +55,7 @@ def main() -> None:
               help="Version of the data, PEP 440.")  # fmt: skip
 @click.option("--topk", type=click.IntRange(min=1),
               help="Keep the K fastest choices of each problem; default: all.")  # fmt: skip
+@click.option("--proved", is_flag=True, help="Take only what the tuner proved.")
 @click.option("--torch", callback=torch_named, help="Torch of dumps that do not say, e.g. 2.13.")
 @click.option("--arch", help="gcnArchName for keys without a device; default: they stay without.")
 @click.option("--serves-base-arch", "base_archs", multiple=True, metavar="GFX",
@@ -67,6 +68,7 @@ def build_command(
     out: Path,
     table_version: str,
     topk: int | None,
+    proved: bool,
     torch: str | None,
     arch: str | None,
     base_archs: Sequence[str],
@@ -74,7 +76,9 @@ def build_command(
 ) -> None:
     """Merge DUMPS (files, or directories of them) into tables; nothing is written on an error."""
     places = Places(torch=torch, arch=arch, base_archs=base_archs)
-    built = build(read_dumps(dumps), table_version=table_version, topk=topk, places=places)
+    built = build(
+        read_dumps(dumps), table_version=table_version, topk=topk, proved=proved, places=places
+    )
     left = write(built.tables, out)
     if as_json:
         print_json(_built_data(built, left))

@@ -1,21 +1,23 @@
 """Merges placed rows into what the tables hold, and accounts for every row.
 
-Of a problem only what one torch recorded is kept: the table's own, else the one nearest to it
-that something was carried from; and of these, where some have a proof, no others: what autotuning
-measured in line does not compare. The same configuration of the same key is kept once, with its
-fastest measurement; with ``topk`` only the fastest configurations of every problem stay. The
-result depends neither on the order of the dumps nor on the order of rows in them.
+Of a problem only measurements that compare are kept. Where some have a proof, no others: what
+autotuning measured in line proves nothing. Of these what one torch recorded: the table's own, else
+the one nearest to it that something was carried from. Of proved ones the latest tuning: times of
+two days differ by more than the choices do. The same configuration of the same key is kept once,
+with its fastest measurement; with ``topk`` only the fastest configurations of every problem stay.
+The result depends neither on the order of the dumps nor on the order of rows in them.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 from build_tools.place import PlacedRow, Target
 from inductor_tables.errors import BuildError
 from inductor_tables.keys import ParsedKey
+from inductor_tables.schema import Source
 from inductor_tables.versions import TorchSeries, distance
 
 
@@ -55,20 +57,26 @@ Merged = Mapping[Target, Mapping[str, Sequence[PlacedRow]]]
 
 
 def merge(
-    placed: Iterable[PlacedRow], reports: Mapping[str, DumpReport], *, topk: int | None = None
+    placed: Iterable[PlacedRow],
+    reports: Mapping[str, DumpReport],
+    *,
+    topk: int | None = None,
+    proved: bool = False,
 ) -> Merged:
-    """Merge rows; without ``topk`` no configuration is lost.
+    """Merge rows; without ``topk`` no configuration that compares is lost.
 
     Args:
         placed: the rows of all dumps, in any order.
         reports: by resource, with the rows that came in; what became of them is added.
         topk: how many configurations of each problem stay, the fastest; None keeps all.
+        proved: whether problems without a proof are left out.
 
     Raises:
         BuildError: a row is unaccounted for.
     """
     tables: dict[Target, dict[str, list[PlacedRow]]] = defaultdict(lambda: defaultdict(list))
-    found = _proved(_of_nearest_torch(list(placed), reports), reports)
+    found = _of_nearest_torch(_proved(list(placed), reports, alone=proved), reports)
+    found = _of_latest_tuning(found, reports)
     for row in _fastest_per_problem(_without_repeats(found, reports), topk, reports):
         reports[row.resource].kept += 1
         tables[row.target][row.key].append(row)
@@ -107,16 +115,46 @@ def _of_nearest_torch(
     return kept
 
 
-def _proved(rows: Sequence[PlacedRow], reports: Mapping[str, DumpReport]) -> list[PlacedRow]:
-    """Keep of each problem the proved rows, if there are any."""
+def _proved(
+    rows: Sequence[PlacedRow], reports: Mapping[str, DumpReport], *, alone: bool
+) -> list[PlacedRow]:
+    """Keep of each problem the proved rows; all of them if none is, unless ``alone``."""
     problems = {(row.target, row.problem) for row in rows if row.row.proof is not None}
     kept = []
     for row in rows:
-        if row.row.proof is not None or (row.target, row.problem) not in problems:
+        if row.row.proof is not None:
+            kept.append(row)
+        elif (row.target, row.problem) in problems:
+            reports[row.resource].dropped["its problem has proved choices"] += 1
+        elif alone:
+            reports[row.resource].dropped["not proved"] += 1
+        else:
+            kept.append(row)
+    return kept
+
+
+def _of_latest_tuning(
+    rows: Sequence[PlacedRow], reports: Mapping[str, DumpReport]
+) -> list[PlacedRow]:
+    """Keep of each problem's proved rows those that were proved together, the latest."""
+    latest: dict[tuple[Target, ParsedKey], tuple[str, ...]] = {}
+    for row in rows:
+        if row.row.proof is not None:
+            place = (row.target, row.problem)
+            latest[place] = max(latest.get(place, ()), _tuning(row.source))
+    kept = []
+    for row in rows:
+        if row.row.proof is None or _tuning(row.source) == latest[row.target, row.problem]:
             kept.append(row)
         else:
-            reports[row.resource].dropped["its problem has proved choices"] += 1
+            reports[row.resource].dropped["a later tuning has its problem"] += 1
     return kept
+
+
+def _tuning(source: Source) -> tuple[str, ...]:
+    """Return what identifies a tuning, by date; what was carried of it is of it."""
+    run = replace(source, carried=None)
+    return (run.date or "", *(str(getattr(run, f.name)) for f in fields(Source)))
 
 
 def _without_repeats(

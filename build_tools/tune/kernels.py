@@ -180,6 +180,8 @@ def kernel_of(choice: Any, lowered: Lowered) -> Kernel:
     if isinstance(choice, ExternKernelCaller):
         return ExternKernel(choice)
     if hasattr(choice, "_compile_for_benchmarking"):
+        if not hasattr(choice, "sym_input_values"):
+            raise ValueError("a graph as a choice is launched otherwise before torch 2.11")
         return SubgraphKernel(choice, lowered)
     raise ValueError(f"the tuner does not know choices of type {type(choice).__name__}")
 

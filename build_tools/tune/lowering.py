@@ -282,14 +282,15 @@ def _is_aten(ktc: Any) -> bool:
 
 @contextlib.contextmanager
 def settings(options: Options) -> Iterator[None]:
-    """Set what decides which choices the host offers; all else stays the user's."""
-    with inductor_config.patch(
-        {
-            "max_autotune_gemm": True,
-            "triton.enable_persistent_tma_matmul": options.tma,
-            "fx_graph_cache": False,
-        }
-    ):
+    """Set what decides which choices the host offers, and when; all else stays the user's."""
+    found: dict[str, Any] = {
+        "max_autotune_gemm": True,
+        "triton.enable_persistent_tma_matmul": options.tma,
+        "fx_graph_cache": False,
+    }
+    if hasattr(inductor_config, "pipeline_max_autotune_gemm"):  # it compiles while it renders
+        found["pipeline_max_autotune_gemm"] = False
+    with inductor_config.patch(found):
         yield
 
 
@@ -297,7 +298,8 @@ def settings(options: Options) -> Iterator[None]:
 def _only_written() -> Iterator[None]:
     """Write a template's source without importing it here, which takes as long as rendering it.
 
-    A worker imports it to compile it, and the host's benchmarker does when it has to.
+    The host uses the name and the key of the module alone; its benchmarker imports the file when
+    it has to (torch/_inductor/select_algorithm.py and autotune_process.py, 2.10 to 2.15).
     """
 
     def write(source: str, extra: str = "", **_options: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from build_tools.tune.records import Failure, Job, Timing, spread, text_of
 from build_tools.tune.results import FAILED, TUNED, Line
 from build_tools.tune.search import Found
-from build_tools.tune.verdict import compare
+from build_tools.tune.verdict import Verdict, compare, judge
 from inductor_tables.schema import Config
 
 _BEST: Final = 8
@@ -24,13 +24,13 @@ def tuned_line(job: Job, found: Found) -> Line:
     tried = _tried(found)
     verdict = found.verdict
     if verdict is None:
-        return {"status": FAILED, "reason": "no incumbent could be timed", **tried}
+        return {"status": FAILED, "reason": "ATen could not be timed", **tried}
     extended = set(job.space.templates) - {config.template_id for config in job.space.host}
     winner = verdict.winner
     entries = [_timed(job, found, winner, extended)]
     if winner.template_id in extended:  # for users without the setting
-        plain = _best_plain(found, extended)
-        entries += [] if plain is None else [_timed(job, found, plain, extended)]
+        plain = _without(extended, found)
+        entries += [] if plain is None else [_timed(job, found, plain.winner, extended)]
     incumbents: dict[str, Any] = {}
     if found.aten is not None:
         incumbents["aten"] = _timed(job, found, found.aten, extended)
@@ -78,10 +78,11 @@ def _sorted(pairs: Iterable[tuple[Config, float]]) -> list[tuple[Config, float]]
     return sorted(pairs, key=lambda pair: (pair[1], pair[0].order))
 
 
-def _best_plain(found: Found, extended: set[str]) -> Config | None:
-    """Return the fastest of the final rounds that every user of autotuning is offered."""
-    timed = [(c, us) for c, us in _fastest(found) if c in found.samples]
-    return next((config for config, _ in timed if config.template_id not in extended), None)
+def _without(extended: set[str], found: Found) -> Verdict | None:
+    """Judge the final rounds once more, of what every user of autotuning is offered."""
+    samples = {c: times for c, times in found.samples.items() if c.template_id not in extended}
+    against = found.verdict.against if found.verdict else {}
+    return judge(samples, [config for config in against if config in samples])
 
 
 def _timed(job: Job, found: Found, config: Config, extended: set[str]) -> dict[str, Any]:

@@ -27,14 +27,14 @@ class Effort:
     """How much is spent on a problem.
 
     Attributes:
-        candidates: evaluations at most, the incumbents' among them.
+        candidates: evaluations at most, the incumbents' among them; ATen and the previous entry
+            are always evaluated.
         batch: candidates that are compiled and measured together.
         rounds: of a candidate's first evaluation.
         parents: how many of the best have their neighbours looked at.
         patience: batches without progress after which the search stops.
         progress: share by which the best must improve to be called progress.
         finalists: challengers in the final rounds at most.
-        host: of the host's own choices at most; where it has more, those of the best model.
         within: share that a finalist may be behind the best.
         final_rounds: in one go; ``most_rounds``: in all.
     """
@@ -46,7 +46,6 @@ class Effort:
     patience: int = 5
     progress: float = 0.005
     finalists: int = 4
-    host: int = 32
     within: float = 0.06
     final_rounds: int = 12
     most_rounds: int = 72
@@ -59,9 +58,9 @@ class Found:
     Attributes:
         answers: every candidate's first evaluation.
         samples: µs of the final rounds, by candidate.
-        verdict: None if no incumbent could be timed.
+        verdict: None if no incumbent could be timed, or none of ATen's where it has some.
         aten: the fastest ATen choice of the final rounds, None if there is none.
-        host: the host's own pick.
+        host: the host's own pick, None where not all of its choices were tried.
         previous: the entry of the table before, if it was given and ran.
         rounds: final rounds that were made.
     """
@@ -101,13 +100,12 @@ def search(
         chip: the device, for the model.
     """
     state = _State(space, effort, chip or Chip())
-    held = space.transfer([] if previous is None else [previous])
+    held = space.transfer([] if previous is None else [previous], worthwhile=False)
     previous = held[0] if held else None
-    # In the order in which a small budget is worth spending.
-    opening = _distinct(
-        [*held, *space.aten, *space.transfer(seeds), *state.worthwhile(), *space.extended]
-    )
-    yield from state.evaluate(opening[: effort.candidates])
+    # In the order in which a small budget is worth spending; there is no proof without the first.
+    needed = _distinct([*held, *space.aten])
+    opening = _distinct([*needed, *space.transfer(seeds), *state.of_host(), *space.extended])
+    yield from state.evaluate(opening[: max(effort.candidates, len(needed))])
     idle = 0
     while idle < effort.patience and state.left > 0:
         chosen = state.propose()
@@ -149,11 +147,9 @@ class _State:
     def best_us(self) -> float:
         return min((us for _, us in self.timed()), default=math.inf)
 
-    def worthwhile(self) -> list[Config]:
-        """Return the host's choices: what has no model, then the most promising."""
-        tiled = [c for c in self.space.host if not math.isnan(self.model(c))]
-        others = [c for c in self.space.host if c not in tiled]
-        return [*others, *sorted(tiled, key=self.model)[: self.effort.host]]
+    def of_host(self) -> list[Config]:
+        """Return the host's choices: what has no model, then the most promising first."""
+        return sorted(self.space.host, key=lambda c: -1.0 if math.isnan(m := self.model(c)) else m)
 
     def timed(self) -> list[tuple[Config, float]]:
         """Return the candidates that ran, fastest first."""
@@ -232,12 +228,13 @@ def _finals(
                 state.answers[config] = answer or Failure(stage="time", reason="not measured")
         done += state.effort.final_rounds
         running = _still_running([c for c in running if samples[c]], incumbents, samples)
-    verdict = judge(samples, incumbents)
+    atens = [config for config in atens if samples.get(config)]
+    verdict = judge(samples, incumbents) if atens or not state.space.aten else None
     return Found(
         answers=state.answers,
         samples={config: times for config, times in samples.items() if times},
         verdict=verdict,
-        aten=next((c for c in sorted(atens, key=timed.__getitem__) if samples.get(c)), None),
+        aten=min(atens, key=timed.__getitem__, default=None),
         host=host if host is not None and samples.get(host.config) else None,
         previous=previous if previous is not None and samples.get(previous) else None,
         rounds=done,

@@ -37,8 +37,7 @@ _ACCUMULATORS: Final = 128
 """32-bit accumulators of a thread at most: with more the kernel spills, and compiles long."""
 
 _ONE_GROUP: Final = 8
-"""``GROUP_M`` of the host's configurations. Groups that hold all rows of tiles order them alike:
-this one stands for the smaller of them."""
+"""``GROUP_M`` of the host's configurations for CUDA."""
 
 Problem = Callable[[Config], str | None]
 """Why the device cannot run a candidate, None if it can."""
@@ -82,29 +81,27 @@ class Space:
         known = dict(self.templates[template_id].params)
         return {n: values[n] for n in values if type(known.get(n)) is int}
 
-    def with_params(self, template_id: str, params: Mapping[str, ParamValue]) -> Config | None:
-        """Return a template's candidate with some parameters changed, None if it is not legal."""
+    def with_params(
+        self, template_id: str, params: Mapping[str, ParamValue], *, worthwhile: bool = True
+    ) -> Config | None:
+        """Return a template's candidate with some parameters changed, None if it is not legal.
+
+        ``worthwhile``: None for those that run and cannot win, too.
+        """
         base = self.templates.get(template_id)
         if base is None:
             return None
         known = dict(base.params)
-        changed: dict[str, Any] = {
-            **known,
-            **{name: value for name, value in params.items() if name in known},
-        }
-        if "BLOCK_M" not in changed or self._wasteful(changed):  # the cheaper question first
+        changed: dict[str, Any] = dict(known)
+        changed.update((name, value) for name, value in params.items() if name in known)
+        if "BLOCK_M" not in changed:
             return None
-        if changed.get("GROUP_M", 1) >= self._rows(changed):
-            changed["GROUP_M"] = max(_ONE_GROUP, changed["GROUP_M"])
+        if "GROUP_M" in changed:
+            changed["GROUP_M"] = _group(changed["GROUP_M"], self._rows(changed))
+        if worthwhile and self._wasteful(changed):  # the cheaper question first
+            return None
         made = candidate(template_id, base.template_hash, changed)
         return made if self.problem(made) is None else None
-
-    def legal(self, config: Config) -> bool:
-        """Whether a candidate of a template is worth a compile."""
-        params = dict(config.params)
-        if "BLOCK_M" not in params:
-            return config in self.host or config in self.extended
-        return not self._wasteful(params) and self.problem(config) is None
 
     def moves(self, config: Config) -> Iterator[Config]:
         """Yield the legal candidates one step away, then those two coupled steps away."""
@@ -137,21 +134,29 @@ class Space:
                     seen.add(made)
                     yield made
 
-    def transfer(self, configs: Sequence[Config]) -> list[Config]:
-        """Return another problem's candidates as this one can have them, no duplicates."""
+    def transfer(self, configs: Sequence[Config], *, worthwhile: bool = True) -> list[Config]:
+        """Return another problem's candidates as this one can have them, no duplicates.
+
+        ``worthwhile`` as in :meth:`with_params`.
+        """
         found: dict[Config, None] = {}
         for config in configs:
             if config in self.host or config in self.extended:
                 found[config] = None
             elif config.template_id in self.templates:
-                made = self.with_params(config.template_id, dict(config.params))
+                made = self.with_params(
+                    config.template_id, dict(config.params), worthwhile=worthwhile
+                )
                 if made is not None:
                     found[made] = None
         return list(found)
 
     def _steps(self, config: Config, name: str) -> Iterator[dict[str, int]]:
         values = self.domain(config.template_id)[name]
-        now = dict(config.params)[name]
+        params = dict(config.params)
+        now = params[name]
+        if name == "GROUP_M":
+            values = tuple(sorted({_group(value, self._rows(params)) for value in values}))
         if now not in values:
             near = sorted(values, key=lambda value: abs(value - int(now or 0)))[:2]
             yield from ({name: value} for value in near)
@@ -176,12 +181,16 @@ class Space:
             or tile > _ACCUMULATORS * threads
             or params["num_warps"] > max(tile // 256, 1)
             or params["num_stages"] > max(2, -(-shape.k // params["BLOCK_K"]) + 1)
-            or params.get("GROUP_M", 1) > max(_ONE_GROUP, self._rows(params))
         )
 
     def _rows(self, params: Mapping[str, Any]) -> int:
         """Return how many tiles are above each other."""
         return int(-(-self.shape.m // params["BLOCK_M"]))
+
+
+def _group(group: int, rows: int) -> int:
+    """Return the ``GROUP_M`` that stands for one: those that hold all rows order tiles alike."""
+    return max(_ONE_GROUP, _next_power(rows)) if group >= rows else group
 
 
 def _next_power(number: int) -> int:

@@ -91,7 +91,7 @@ class Stopwatch:
         return self._elapsed_us(captured.graph.replay, 1) / captured.launches
 
     def capture(self, launches: Sequence[Callable[[], object]], rough_us: float) -> Captured:
-        """Capture launches, again and again until they take long enough to be timed.
+        """Capture launches, as many times over as make the graph long enough to be timed.
 
         Raises:
             RuntimeError: a launch cannot be captured.

@@ -414,6 +414,20 @@ def test_other_problems_of_a_farther_torch_stay(tmp_path: Path) -> None:
     }
 
 
+def test_what_was_proved_elsewhere_wins_over_what_was_timed_in_line(tmp_path: Path) -> None:
+    """A carried entry is the same kernel; the table's own recording proves nothing."""
+    own = write_dump(tmp_path / "own.json", {MM: [(ATEN, 40)], WIDE_MM: [(ATEN, 40)]},
+                     torch="2.12.1")  # fmt: skip
+    proof = Proof(spread_ns=1, rounds=12, aten_ns=60, host_ns=None, previous_ns=None)
+    rows: dict[str, list[Timed]] = {MM: [(triton("2.11"), 50, proof), (ATEN, 60, proof)]}
+    old = read_dump(write_dump(tmp_path / "old.json", rows, torch="2.11.0"))
+    carried = write(carry([old], [NEW], COMMITTED, compare=Comparison()), tmp_path / "carried")
+    built(tmp_path / "out", own, *carried)
+    table = h200_table(tmp_path / "out", NEW)
+    found = {key: [e.source.carried for e in table.lookup(key)] for key in (MM, WIDE_MM)}
+    assert found == {MM: ["code", "hash"], WIDE_MM: [None]}
+
+
 def test_an_addmm_is_one_problem_under_both_keys(tmp_path: Path) -> None:
     """A carried Triton entry does not stand beside an ATen entry that was measured."""
     own = write_dump(tmp_path / "own.json", {ADDMM_ATEN: [(ADDMM, 90)]}, torch="2.12.1")

@@ -18,6 +18,7 @@ from samples import (
     COMMITTED,
     MM,
     WIDE_MM,
+    Timed,
     built,
     choices,
     dump_bytes,
@@ -32,7 +33,7 @@ from build_tools.build import build
 from build_tools.merge import DumpReport
 from inductor_tables.dumps import Dump, parse_dump
 from inductor_tables.errors import BuildError
-from inductor_tables.keys import parse_key, problem_of
+from inductor_tables.keys import ParsedKey, parse_key, problem_of
 from inductor_tables.schema import Proof
 
 ENTRIES = [ATEN, triton(), triton(num_warps=8), triton(EVEN_K=True), triton(EVEN_K=1)]
@@ -42,8 +43,12 @@ TIMED = st.tuples(st.sampled_from(ENTRIES), st.none() | st.integers(1, 3), st.sa
 KEYS = [MM, WIDE_MM, ADDMM_ATEN, ADDMM_TRITON, AGNOSTIC_MM]
 ROWS = st.dictionaries(st.sampled_from(KEYS), st.lists(TIMED, min_size=1, max_size=4), min_size=1)
 DUMPS = st.lists(ROWS, min_size=1, max_size=3).map(
-    lambda found: [parse_dump(dump_bytes(r), f"{n}.json") for n, r in enumerate(found)]
+    lambda found: [
+        parse_dump(dump_bytes(r, date=f"2026-01-0{9 - n}"), f"{n}.json")
+        for n, r in enumerate(found)
+    ]
 )
+"""The first is the latest."""
 
 
 def report_data(reports: Sequence[DumpReport]) -> list[tuple[Any, ...]]:
@@ -86,7 +91,7 @@ def test_every_row_is_explained(dumps: list[Dump], topk: int | None) -> None:
 def test_merge_is_lossless(dumps: list[Dump]) -> None:
     """Without top-k every configuration of every key is in its table, with its fastest time.
 
-    Except those without a proof where their problem has one with.
+    Except, where some of a problem are proved, all that were not proved together with the latest.
     """
     result = build(dumps, table_version="1", committed=COMMITTED)
     stored = {
@@ -95,11 +100,15 @@ def test_merge_is_lossless(dumps: list[Dump]) -> None:
         for key, entries in one.table.items()
         for entry in entries
     }
-    rows = [row for dump in dumps for row in dump.rows]
-    proved = {problem_of(parse_key(row.key)) for row in rows if row.proof is not None}
+    rows = [(dump.resource, row) for dump in dumps for row in dump.rows]
+    proved: dict[ParsedKey, str] = {}
+    for resource, row in rows:
+        if row.proof is not None:
+            proved.setdefault(problem_of(parse_key(row.key)), resource)
     expected: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    for row in rows:
-        if row.proof is not None or problem_of(parse_key(row.key)) not in proved:
+    for resource, row in rows:
+        latest = proved.get(problem_of(parse_key(row.key)))
+        if latest is None or (row.proof is not None and resource == latest):
             times = expected.setdefault((row.key, row.config.order), [])
             times += [] if row.time_ns is None else [row.time_ns]
     assert stored == {place: min(times, default=None) for place, times in expected.items()}
@@ -123,16 +132,37 @@ def test_fastest_measurement_wins(tmp_path: Path) -> None:
     assert second.time_ns == 850
 
 
-def test_the_measurement_that_stays_keeps_its_own_proof(tmp_path: Path) -> None:
-    """The proof of a slower measurement goes with it."""
+def test_times_of_two_tunings_do_not_compete(tmp_path: Path) -> None:
+    """On a slower day what is proved faster looks slower than what was timed before."""
+    first = write_dump(tmp_path / "b.json", {MM: [(ATEN, 1000, PROOF)]}, date="2026-01-01")
+    other = PROOF._replace(aten_ns=1050)
+    then = write_dump(tmp_path / "a.json", {MM: [(triton(), 1008, other)]}, date="2026-01-02")
+    report = built(tmp_path / "out", first, then, "--topk", 1)
+    (entry,) = h200_table(tmp_path / "out").lookup(MM)
+    assert (entry.config.template_id, entry.time_ns, entry.proof) == ("triton::mm", 1008, other)
+    assert [d["dropped"] for d in report["dumps"]] == [{}, {"a later tuning has its problem": 1}]
+
+
+def test_what_was_proved_together_stays_together(tmp_path: Path) -> None:
+    """Several choices of one tuning keep their proofs, the fastest measurement of each."""
     other = PROOF._replace(spread_ns=99)
-    slow = write_dump(tmp_path / "a.json", {MM: [(ATEN, 900, other), (triton(), 700, PROOF)]})
-    fast = write_dump(tmp_path / "b.json", {MM: [(ATEN, 800, PROOF), (triton(), 850, other)]})
-    built(tmp_path / "out", slow, fast)
+    rows = {MM: [(ATEN, 900, other), (triton(), 700, PROOF)]}
+    built(tmp_path / "out", write_dump(tmp_path / "a.json", rows))
     table = h200_table(tmp_path / "out")
     found = [(e.config.template_id, e.time_ns, e.proof) for e in table.lookup(MM)]
-    assert found == [("triton::mm", 700, PROOF), ("aten::mm", 800, PROOF)]
+    assert found == [("triton::mm", 700, PROOF), ("aten::mm", 900, other)]
     assert table.header.proof_count == 2
+
+
+def test_only_what_is_proved(tmp_path: Path) -> None:
+    """--proved leaves problems without a proof out, and says how many rows that is."""
+    rows: dict[str, list[Timed]] = {
+        MM: [(ATEN, 900, PROOF)],
+        WIDE_MM: [(ATEN, 800), (triton(), 700)],
+    }
+    report = built(tmp_path / "out", write_dump(tmp_path / "a.json", rows), "--proved")
+    assert report["dumps"][0]["dropped"] == {"not proved": 2}
+    assert list(h200_table(tmp_path / "out").keys()) == [MM]
 
 
 def test_proved_choices_stand_alone(tmp_path: Path) -> None:

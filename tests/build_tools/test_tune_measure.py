@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -342,11 +344,26 @@ def test_the_hosts_pick(make_job: Any, inline: bool) -> None:
     own = samples.space(PROBLEM).host
     times = {config: 20.0 + n for n, config in enumerate(own)}
     job, _ = make_job(times=times, inline=inline)
-    answers = _measure(job, *own[:4], GOOD)
+    answers = _measure(job, *own, GOOD)
     pick = job.host_pick(answers)
     assert pick.config == own[0]
     assert ("benchmarker" in pick.how) is inline
-    assert job.host_pick({}) is None
+    some = {config: answers[config] for config in own[1:]}
+    assert job.host_pick(some) is None  # the best of some may be far from the host's pick
+
+
+def test_a_bench_leaves_the_environment_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While it lives kernels go to a folder of its own, and have no line numbers."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", "/mine")
+    monkeypatch.delenv("TRITON_DISABLE_LINE_INFO", raising=False)
+    watch: Any = FakeWatch({})
+    bench = GpuBench(torch.device("cpu"), Options(), watch)
+    assert os.environ["TRITON_DISABLE_LINE_INFO"] == "1"
+    assert Path(os.environ["TRITON_CACHE_DIR"]).is_relative_to(bench.folder)
+    bench.close()
+    assert os.environ["TRITON_CACHE_DIR"] == "/mine"
+    assert "TRITON_DISABLE_LINE_INFO" not in os.environ
+    assert not bench.folder.exists()
 
 
 def test_a_closed_job_leaves_nothing(make_job: Any) -> None:

@@ -107,7 +107,7 @@ def test_a_small_budget_goes_to_winners_before_the_hosts_choices() -> None:
     seeds = [samples.mm(16, 32, 128, 5, 2), samples.mm(16, 16, 256, 5, 1)]
     found = _searched(job, dataclasses.replace(SMALL, candidates=5), seeds=seeds)
     assert job.asks[0].candidates[:3] == (samples.ATEN, *seeds)
-    assert len(found.answers) == 5 and found.host is not None
+    assert len(found.answers) == 5 and found.host is None  # whose other choices were not tried
     assert all(ask.final for ask in job.asks[1:])
 
 
@@ -120,12 +120,31 @@ def test_the_previous_entry_is_an_incumbent() -> None:
     assert found.verdict is not None and old in found.verdict.against
 
 
-def test_many_choices_of_the_host_leave_room_for_the_search() -> None:
-    """Where the host has more choices than fit, the least promising are not tried."""
+def test_the_hosts_choices_are_tried_in_the_order_of_their_promise() -> None:
+    """All of them, ATen first; the model ranks the tiles."""
     job = samples.FakeJob(samples.problem(16, 4096, 4096))
-    _searched(job, dataclasses.replace(SMALL, host=5))
-    tried = set(job.asks[0].candidates) & set(job.space.host)
-    assert len(tried) == 6 and samples.ATEN in tried
+    _searched(job)
+    asked = [config for config in job.asks[0].candidates if config in job.space.host]
+    assert set(asked) == set(job.space.host) and asked[0] == samples.ATEN
+    promise = [estimate_us(job.space.shape, config, Chip()) for config in asked[1:]]
+    assert promise == sorted(promise) and len(promise) > 3
+
+
+def test_without_a_time_of_aten_nothing_is_proved() -> None:
+    """Neither the host's other choices nor the previous entry stand for it."""
+    failure = Failure(stage="launch", reason="out of memory")
+    old = samples.mm(16, 16, 16, 2, 1)
+    job = samples.FakeJob(samples.problem(16, 4096, 4096), broken={samples.ATEN: failure})
+    assert _searched(job, previous=old).verdict is None
+
+
+def test_a_budget_of_one_is_for_what_there_is_no_proof_without() -> None:
+    """The previous entry alone would be proved against nothing."""
+    job = samples.FakeJob(samples.problem(16, 4096, 4096))
+    old = samples.mm(16, 16, 16, 2, 1)
+    found = _searched(job, dataclasses.replace(SMALL, candidates=1), previous=old)
+    assert set(found.answers) == {old, samples.ATEN}
+    assert found.host is None and found.verdict is not None
 
 
 def test_failures_do_not_end_the_search() -> None:

@@ -14,6 +14,7 @@ from inductor_tables.schema import Config
 
 SPACE = samples.space(samples.problem(16, 4096, 4096))
 BASE = samples.mm(32, 64, 64, 3, 4)
+BASE_OF_64 = samples.mm(64, 64, 64, 3, 4)
 
 
 def test_moves_are_legal_and_near() -> None:
@@ -23,7 +24,7 @@ def test_moves_are_legal_and_near() -> None:
     for move in moves:
         changed = [n for n, value in move.params if dict(BASE.params)[n] != value]
         assert 1 <= len(changed) <= 2
-        assert SPACE.legal(move)
+        assert SPACE.transfer([move]) == [move]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_moves_are_legal_and_near() -> None:
 )
 def test_what_cannot_win_is_not_tried(config: Config, legal: bool) -> None:
     """Candidates that do not fit or cannot win cost no compile."""
-    assert SPACE.legal(config) is legal
+    assert SPACE.transfer([config]) == [config] * legal
 
 
 def test_the_whole_space_is_legal_and_distinct() -> None:
@@ -53,7 +54,18 @@ def test_the_whole_space_is_legal_and_distinct() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "group", "kept"),
-    [(16, 1, 8), (16, 8, 8), (512, 4, 4), (512, 8, 8), (1024, 16, 16), (1024, 8, 8), (2048, 4, 4)],
+    [
+        (16, 1, 8),
+        (16, 8, 8),
+        (256, 16, 8),
+        (512, 4, 4),
+        (512, 8, 8),
+        (768, 8, 8),
+        (768, 16, 16),
+        (1024, 16, 16),
+        (1024, 8, 8),
+        (2048, 4, 4),
+    ],
 )
 def test_groups_of_all_rows_are_one_candidate(rows: int, group: int, kept: int) -> None:
     """Tiles of 64 rows: orders that are the same are not measured twice."""
@@ -65,11 +77,26 @@ def test_groups_of_all_rows_are_one_candidate(rows: int, group: int, kept: int) 
     assert len(set(everything)) == len(everything)
 
 
+def test_all_orders_of_tiles_are_steps_away() -> None:
+    """Of four rows of tiles: groups of 1, 2 and all; from all of them to 2 is one step."""
+    space = samples.space(samples.problem(256, 4096, 4096))
+    moves = [dict(move.params) for move in space.moves(samples.mm(64, 64, 64, 3, 4, 8))]
+    only = [m["GROUP_M"] for m in moves if {**m, "GROUP_M": 8} == dict(BASE_OF_64.params)]
+    assert only == [2]
+
+
 def test_winners_of_other_problems_are_adapted() -> None:
     """Unknown templates and illegal parameters are left out, duplicates too."""
     other = candidate("triton::bmm", samples.HASH, dict(BASE.params))
     found = SPACE.transfer([BASE, BASE, other, samples.mm(256, 64, 64, 3, 8), samples.ATEN])
     assert found == [BASE, samples.ATEN]
+
+
+def test_what_runs_is_an_incumbent_though_it_cannot_win() -> None:
+    """A previous entry with a warp without work is measured; what does not fit is not."""
+    idle, too_big = samples.mm(16, 16, 64, 3, 2), samples.mm(64, 256, 256, 5, 8)
+    assert SPACE.transfer([idle, too_big]) == []
+    assert SPACE.transfer([idle, too_big], worthwhile=False) == [idle]
 
 
 def test_a_recording_of_another_torch_is_the_same_candidate() -> None:
