@@ -596,6 +596,12 @@ def as_list(tables: UserTables | Sequence[UserTables] | None) -> list[UserTables
 def _specifier(version: str | None) -> SpecifierSet | None:
     if version is None:
         return None
-    from packaging.specifiers import SpecifierSet
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-    return SpecifierSet(version)
+    try:
+        return SpecifierSet(version)
+    except InvalidSpecifier as error:
+        raise InvalidSpecifier(
+            f"version {version!r} (enable(version=...) or config.table_version): expected a "
+            "specifier as in PEP 440, such as '~=2026.12' or '==2026.12.3'"
+        ) from error

@@ -18,6 +18,7 @@ from inductor_tables import config, host, limits, recovery
 from inductor_tables.activation import Activation, active_activation
 from inductor_tables.decisions import Decision, Dropped, Outcome
 from inductor_tables.errors import ForeignHandlerError, InvalidTableError, NoTableError
+from inductor_tables.keys import other_spellings
 from inductor_tables.parameters import merge
 from inductor_tables.resources import Candidate
 from inductor_tables.schema import NOT_PARAMS, Config, Entry, Source
@@ -341,9 +342,14 @@ def _with_entry(base: Any, entry: Config, place: tuple[limits.Product, limits.De
 def _matches(
     activation: Activation, arch: str, keys: Keys
 ) -> tuple[Sequence[Entry], tuple[str, str]]:
-    """Return the entries of the first table that has the op's key, with its name and that key."""
+    """Return the entries of the first table that has the op's key, with its name and that key.
+
+    In each table the key as it is goes before other spellings of it.
+    """
     for candidate in activation.candidates(arch):
-        for key in _key_forms(candidate, keys):
+        forms = _key_forms(candidate, keys)
+        others = (other for key in forms for other in other_spellings(key))
+        for key in itertools.chain(forms, others):
             try:
                 entries = candidate.table.lookup(key)
             except InvalidTableError as error:

@@ -8,7 +8,9 @@ A key is what ``LookupTableChoices.make_lookup_key`` makes
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from inductor_tables.errors import InvalidKeyError
@@ -21,6 +23,11 @@ _KEY = re.compile(
 )
 _TENSOR_PARTS = re.compile(r"\(torch\.(\w+), \[([-\d, ]*)\], \[([-\d, ]*)\]\)", re.ASCII)
 _NUMBER = re.compile(r"(?<![\w.:+-])(0|[1-9][0-9]{0,18})(?![\w.])", re.ASCII)
+
+_SINGLE = re.compile(r"\(torch\.\w+, \[(?:\d+, )*1[,\]]", re.ASCII)
+"""An input with a dimension of size 1."""
+
+_MOST_SPELLINGS = 32
 
 MAX_KEY_LENGTH = 4096
 """Longest key text in characters that a table or a dump may hold."""
@@ -111,6 +118,40 @@ def problem_of(parsed: ParsedKey) -> ParsedKey:
     stride = bias.stride[0] if bias.size[0] == columns else 0
     expanded = replace(bias, size=(rows, columns), stride=(0, stride))
     return replace(parsed, inputs=(expanded, mat1, mat2))
+
+
+def other_spellings(key: str) -> Iterator[str]:
+    """Yield the other keys of inputs that lie in memory alike: at most 31, mostly none.
+
+    The stride of a dimension of size 1 says nothing, and what it is hangs on where a tensor
+    comes from: one row is ``[1, 4096], [4096, 1]`` as a graph's input and ``[1, 4096], [0, 1]``
+    where Inductor computed it (``SizeVarAllocator.stride_vars`` gives a dimension that an index
+    does not mention 0; ``torch/_inductor/sizevars.py``).
+    """
+    if _SINGLE.search(key) is None:
+        return
+    try:
+        parsed = parse_key(key)
+    except InvalidKeyError:  # a handler of the user's may spell keys as it likes
+        return
+    spelled = itertools.product(*map(_spellings, parsed.inputs))
+    for inputs in itertools.islice(spelled, 1, _MOST_SPELLINGS):
+        yield str(replace(parsed, inputs=inputs))
+
+
+def _spellings(tensor: TensorKey) -> list[TensorKey]:
+    """Return a tensor, then it with single dimensions within, around and outside of the others."""
+    if 1 not in tensor.size or len(tensor.size) != len(tensor.stride):
+        return [tensor]
+    within, extent = [], 1
+    for size, stride in zip(reversed(tensor.size), reversed(tensor.stride), strict=True):
+        within.append(extent if size == 1 else stride)
+        extent = extent if size == 1 else max(extent, size * stride)
+    given = list(zip(tensor.size, tensor.stride, strict=True))
+    around = [extent if size == 1 else stride for size, stride in given]
+    outside = [0 if size == 1 else stride for size, stride in given]
+    found = dict.fromkeys(map(tuple, (tensor.stride, reversed(within), around, outside)))
+    return [replace(tensor, stride=stride) for stride in found]
 
 
 def split_key(key: str) -> tuple[str, list[int]] | None:

@@ -16,6 +16,7 @@ from inductor_tables.keys import (
     ParsedKey,
     TensorKey,
     join_key,
+    other_spellings,
     parse_key,
     problem_of,
     split_key,
@@ -280,3 +281,56 @@ def test_the_problem_of_a_bias_without_a_stride_is_the_key_itself() -> None:
         "(torch.bfloat16, [2, 8], [8, 1]))+addmm"
     )
     assert str(problem_of(parse_key(key))) == key
+
+
+@pytest.mark.parametrize(
+    ("key", "others"),
+    [
+        (f"({A}, {B})+mm", []),
+        (
+            f"NVIDIA H200+((torch.bfloat16, [1, 4096], [0, 1]), {B})+mm",
+            [f"NVIDIA H200+((torch.bfloat16, [1, 4096], [4096, 1]), {B})+mm"],
+        ),
+        (
+            f"((torch.bfloat16, [1, 4096], [81920, 1]), {B})+mm",
+            [
+                f"((torch.bfloat16, [1, 4096], [4096, 1]), {B})+mm",
+                f"((torch.bfloat16, [1, 4096], [0, 1]), {B})+mm",
+            ],
+        ),
+        (
+            f"({A}, (torch.bfloat16, [4096, 1], [1, 4096]))+mm",
+            [
+                f"({A}, (torch.bfloat16, [4096, 1], [1, 1]))+mm",
+                f"({A}, (torch.bfloat16, [4096, 1], [1, 0]))+mm",
+            ],
+        ),
+        ("((torch.bfloat16, [1, 8], [8]),)+odd", []),
+        ("my own key (torch.bfloat16, [1, 8], [8, 1])", []),
+    ],
+)
+def test_other_spellings_of_one_memory(key: str, others: list[str]) -> None:
+    """Strides of dimensions of size 1, and nothing else, are spelled otherwise."""
+    assert list(other_spellings(key)) == others
+
+
+single = st.lists(
+    st.tuples(st.sampled_from([1, 1, 2, 64]), st.integers(0, 5000)), min_size=1, max_size=3
+).map(
+    lambda dims: TensorKey(
+        dtype="bfloat16", size=tuple(n for n, _ in dims), stride=tuple(s for _, s in dims)
+    )
+)
+
+
+@given(st.lists(single, min_size=1, max_size=4).map(tuple))
+def test_spellings_are_few_and_keep_what_lies_in_memory(inputs: tuple[TensorKey, ...]) -> None:
+    """Sizes and the strides of all larger dimensions stay; no key comes twice, nor itself."""
+    parsed = ParsedKey(device=None, inputs=inputs, scalars=(), op_name="mm")
+    others = list(other_spellings(str(parsed)))
+    assert len(set(others)) == len(others) < 32 and str(parsed) not in others
+    for found in map(parse_key, others):
+        for one, other in zip(inputs, found.inputs, strict=True):
+            assert one.size == other.size
+            pairs = zip(one.size, one.stride, other.stride, strict=True)
+            assert all(a == b for n, a, b in pairs if n != 1)

@@ -100,7 +100,7 @@ def pythons_of(texts: Sequence[str], installed: TorchSeries | None, running: Pat
         except ValueError as error:
             raise BuildError(f"--python {text}: {error}; expected SERIES=PATH") from error
         if not os.access(path, os.X_OK) or Path(path).is_dir():
-            raise BuildError(f"--python {text}: expected SERIES=PATH of a Python, found {path!r}")
+            raise BuildError(f"--python {text}: {path!r} is no file that can be run as a Python")
         found[known] = Path(path).absolute()
     return found
 

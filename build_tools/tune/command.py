@@ -97,8 +97,11 @@ def run_tuning(
             options,
         )
     if os.environ.get("RANK", "0") == "0":
-        for path in write_dumps(read_results(out), out):
+        paths = write_dumps(read_results(out), out) if out.is_dir() else []
+        for path in paths:
             click.echo(f"{path} written", err=True)
+        if not paths:
+            click.echo(f"{out} holds nothing tuned: no dump was written", err=True)
 
 
 def _tune(run: Run, options: dict[str, Any]) -> None:

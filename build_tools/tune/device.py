@@ -20,9 +20,11 @@ def own_device() -> torch.device:
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     number = int(os.environ.get("LOCAL_RANK", "0"))
+    if count == 0:
+        raise BuildError(f"this needs a GPU, and torch {torch.__version__} sees none")
     if number >= count:
         raise BuildError(
-            f"tuning needs a GPU: rank {number} of this host was to use cuda:{number}, torch "
+            f"this needs a GPU a rank: rank {number} of this host was to use cuda:{number}, torch "
             f"{torch.__version__} sees {count}; start one process a GPU"
         )
     torch.cuda.set_device(number)

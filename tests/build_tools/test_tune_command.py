@@ -122,7 +122,7 @@ def test_without_a_gpu_the_command_says_so(tmp_path: Path, monkeypatch: pytest.M
     root = Path(__file__).resolve().parents[2]
     result = subprocess.run(command, capture_output=True, text=True, cwd=root, check=False)
     assert result.returncode == 1
-    assert "Error: tuning needs a GPU" in result.stderr
+    assert "Error: this needs a GPU, and torch" in result.stderr
     assert "Traceback" not in result.stderr
 
 

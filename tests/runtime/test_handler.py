@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from products import (
     ADDMM_EXPANDED,
     ADDMM_FLAT,
@@ -64,6 +65,55 @@ def test_generated_code_of_a_miss_is_stock_code() -> None:
     stock = code()
     inductor_tables.enable({MM_16: [triton_entry()]})
     assert code() == stock
+
+
+ONE_ROW = MM_16.replace("[16, 4096]", "[1, 4096]")
+COMPUTED_ROW = ONE_ROW.replace("[4096, 1])", "[0, 1])", 1)
+
+
+def _one_row(table: Any, *, computed: bool) -> tuple[OpLowering, list[str]]:
+    """Lower a product of one row, an input or one that Inductor computes as in a decode step."""
+    shape = (1, 1, 4096) if computed else (1, 4096)
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (torch.relu(x) if computed else x) @ w
+
+    with simulate("NVIDIA H200") as sim, inductor_tables.enable(table):
+        _, weight = inputs(sim)
+        sim.compile(fn, sim.empty(*shape, dtype=torch.bfloat16), weight)
+        (op,), (code,) = sim.ops, sim.codes
+        assert inductor_tables.status().last_hits == [COMPUTED_ROW if computed else ONE_ROW]
+    lines = code.splitlines()[1:]  # the first counts the graphs of the process
+    return op, [line for line in lines if not line.startswith("# kernel path")]
+
+
+@pytest.mark.parametrize(("recorded", "asked"), [(ONE_ROW, COMPUTED_ROW), (COMPUTED_ROW, ONE_ROW)])
+def test_the_stride_of_a_single_row_does_not_matter(recorded: str, asked: str) -> None:
+    """An entry of one spelling serves the other, to the code that an exact entry gives."""
+    entries, computed = [triton_entry(BLOCK_N=32)], asked == COMPUTED_ROW
+    _, exact = _one_row({asked: entries}, computed=computed)
+    op, code = _one_row({recorded: entries}, computed=computed)
+    assert op.chosen.params["BLOCK_N"] == 32 and not op.benchmarked
+    assert "BLOCK_N : tl.constexpr = 32" in "".join(code)
+    assert code == exact
+
+
+def test_the_key_as_it_is_goes_before_other_spellings() -> None:
+    """In each table; an earlier table goes before a later one however it spells the key."""
+    other, exact = [triton_entry(BLOCK_N=32)], [triton_entry(BLOCK_N=128)]
+    op, _ = _one_row({ONE_ROW: other, COMPUTED_ROW: exact}, computed=True)
+    assert op.chosen.params["BLOCK_N"] == 128
+    op, _ = _one_row([{ONE_ROW: other}, {COMPUTED_ROW: exact}], computed=True)
+    assert op.chosen.params["BLOCK_N"] == 32
+
+
+def test_the_stride_of_two_rows_matters() -> None:
+    """Rows that are one row of memory are not two rows."""
+    rows = MM_16.replace("[16, 4096]", "[2, 4096]")
+    inductor_tables.enable({rows: [triton_entry()]})
+    (op,) = lower(lambda x, w: x.expand(2, 4096) @ w, rows=1)
+    assert op.benchmarked
+    assert inductor_tables.status().last_misses == [rows.replace("[4096, 1])", "[0, 1])", 1)]
 
 
 def test_agnostic_key_serves_after_the_device_key() -> None:
