@@ -29,13 +29,13 @@ import click
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from ratios import report_of, show
+from ratios import read_comparisons, report_of, show
 
 from build_tools.people import errors_for_people
 from build_tools.tune.asked import read_asked
 from build_tools.tune.driver import Plan, Procedure
 from build_tools.tune.records import Answers, Ask, Failure, Job, Timing
-from build_tools.tune.results import FAILED, TUNED, Done, Line, config_of, problem_id, read_results
+from build_tools.tune.results import FAILED, TUNED, Line, config_of, problem_id
 from build_tools.tune.session import Run, start_anew, tune
 from build_tools.tune.shapes import shape_of
 from build_tools.tune.space import Space, candidate
@@ -201,7 +201,8 @@ def measure(
     """Compare problems on this process's GPU until none is left or the time is up.
 
     Raises:
-        BuildError: there is no GPU or no table for it, or ``out`` holds other comparisons.
+        BuildError: there is no GPU or no table for it, or ``out`` holds other comparisons or
+            other results.
         OSError: a file cannot be read or written.
     """
     from build_tools.tune.device import described, own_device
@@ -227,9 +228,9 @@ def measure(
     )
     if not known:
         raise BuildError(f"no table for torch {series} on {arch} holds a problem; give --table")
-    settings = {"tma": options["tma"], "picks": picks is not None}
-    provenance.update(settings)
-    check_same(read_results(out, torch=provenance["torch"], arch=arch), offered, **settings)
+    provenance.update(tma=options["tma"], picks=picked is not None)
+    held = read_comparisons(out, torch=provenance["torch"], arch=arch)
+    check_same(held, offered, picked, tma=options["tma"])
     # The host's benchmarker wants the CPU in time, as it has it in a user's compile.
     workers = options["workers"] or max(cores() - 2, 1)
     bench = gpu_bench(
@@ -247,21 +248,38 @@ def measure(
     click.echo(", ".join(f"{what} {seconds:.1f} s" for what, seconds in spent), err=True)
 
 
-def check_same(done: Done, offered: Offered, **settings: bool) -> None:
-    """Check that results are comparisons with these entries; others may have come to them.
+def check_same(
+    lines: Iterable[Line], offered: Offered, picks: Mapping[str, Config] | None = None, *, tma: bool
+) -> None:
+    """Check that results are comparisons of what is compared now; others may have come to them.
+
+    Args:
+        lines: the results.
+        offered: the entries by problem id.
+        picks: the host's by problem id, None where its benchmarker is asked.
+        tma: whether TMA entries are served.
 
     Raises:
-        BuildError: they are not; names the problem.
+        BuildError: they are not; names the problem and what is another's there.
     """
-    for key, line in done.lines.items():
-        held = line.get("kernels", {}).get("table")
-        changed = held is not None and config_of(held["plain"]) not in offered.get(key, ())
-        other = [name for name in settings if bool(line["worker"].get(name)) != settings[name]]
-        if changed or other:
+    settings = {"tma": tma, "picks": picks is not None}
+    for line in lines:
+        key = line["problem"]
+        held = {name: config_of(one["plain"]) for name, one in line.get("kernels", {}).items()}
+        others = [f"--{name}" for name, value in settings.items() if _set(line, name) != value]
+        if "table" in held and held["table"] not in offered.get(key, ()):
+            others.append("entry")
+        if picks and key in picks and held.get("host", picks[key]) != picks[key]:
+            others.append("pick of the host's")
+        if others:
             raise BuildError(
-                f"the results there compare another entry of {key}, or another --tma or --picks: "
+                f"the results there compare {key} with another {', another '.join(others)}: "
                 "use another --out"
             )
+
+
+def _set(line: Line, name: str) -> bool:
+    return bool(line["worker"].get(name))
 
 
 def _distinct(configs: Iterable[Config]) -> tuple[Config, ...]:
@@ -297,7 +315,7 @@ def main(
     """Compare a table's entries with the host's pick and ATen; PROBLEMS: of these only."""
     if minutes != 0:
         measure(out, minutes=minutes, **options)
-    report = report_of(read_results(out).lines.values())
+    report = report_of(read_comparisons(out))
     if as_json:
         click.echo(json.dumps(report, indent=1))
     else:

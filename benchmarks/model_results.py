@@ -1,4 +1,10 @@
-"""What measurements of whole models say: medians, ratios between the ways, and the bars."""
+"""What measurements of whole models say: medians, ratios between the ways, and the bars.
+
+The ratio of a step to eager's is of one process, round by round. The ratio between two ways is that
+of their own medians in µs, which are of different processes. So the noise of each of the two is its
+own together with eager's drift: half the range of eager's medians in all processes of that case, by
+the median of them.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +48,9 @@ def _report(lines: Sequence[Row]) -> Row:
         found = [
             _row(way, mine) for way in WAYS if (mine := [ln for ln in held if ln["way"] == way])
         ]
-        _compare(found)
-        rows += [_eager(case, held), *found]
+        eager = _eager(case, held)
+        _compare(found, eager)
+        rows += [eager, *found]
     return {
         "rows": rows,
         "means": [_means(rows, way) for way in WAYS if any(row["way"] == way for row in rows)],
@@ -57,13 +64,18 @@ def _report(lines: Sequence[Row]) -> Row:
 
 
 def _eager(case: str, lines: Sequence[Row]) -> Row:
-    """Eager's own times: the median of all processes, as it was timed in each."""
+    """Return eager's own times: the median of all processes, and how far they differ."""
     times = {
-        kind: {"us": statistics.median(found), "least_us": min(found), "most_us": max(found)}
+        kind: _drifting([line[kind]["eager"]["us"] for line in lines if line[kind]])
         for kind in _KINDS
-        if (found := [line[kind]["eager"]["us"] for line in lines if line[kind]])
+        if any(line[kind] for line in lines)
     }
     return {"case": case, "way": "eager", "runs": len(lines), "layers": lines[0]["layers"], **times}
+
+
+def _drifting(medians: Sequence[float]) -> Row:
+    us, least, most = statistics.median(medians), min(medians), max(medians)
+    return {"us": us, "least_us": least, "most_us": most, "drift": (most - least) / (2 * us)}
 
 
 def _row(way: str, lines: Sequence[Row]) -> Row:
@@ -93,15 +105,15 @@ def _timed(lines: Sequence[Row], kind: str) -> Row:
     }
 
 
-def _compare(rows: Sequence[Row]) -> None:
-    """Add what each way needs by what another does: steps by way of eager, in each process."""
+def _compare(rows: Sequence[Row], eager: Row) -> None:
+    """Add what each way needs by what another does."""
     by_way = {row["way"]: row for row in rows}
     for row in rows:
         row["to"] = {
             other: {
                 "compile": row["compile_s"]["median"] / theirs["compile_s"]["median"],
                 **{
-                    kind: _ratio(row[kind], theirs[kind], same=row is theirs)
+                    kind: _ratio(row[kind], theirs[kind], eager[kind]["drift"])
                     for kind in _KINDS
                     if kind in row and kind in theirs
                 },
@@ -110,10 +122,12 @@ def _compare(rows: Sequence[Row]) -> None:
         }
 
 
-def _ratio(ours: Mapping[str, float], theirs: Mapping[str, float], *, same: bool) -> Row:
-    noise = math.hypot(ours["noise"] / ours["ratio"], theirs["noise"] / theirs["ratio"])
-    ratio = ours["ratio"] / theirs["ratio"]
-    return {"ratio": ratio, "noise": 0.0 if same else ratio * noise}
+def _ratio(ours: Mapping[str, float], theirs: Mapping[str, float], drift: float) -> Row:
+    if ours is theirs:
+        return {"ratio": 1.0, "noise": 0.0}
+    ratio = ours["us"] / theirs["us"]
+    own = [timed["noise"] / timed["ratio"] for timed in (ours, theirs)]
+    return {"ratio": ratio, "noise": ratio * math.hypot(*own, drift, drift)}
 
 
 def _means(rows: Sequence[Row], way: str) -> Row:
@@ -202,7 +216,10 @@ def show(report: Sequence[Row], console: Console | None = None) -> None:
 def _cells(row: Row) -> list[str]:
     if row["way"] == "eager":
         model = f"{row['case']}, {row['layers']} layers"
-        times = [f"{row[kind]['us']:.1f}" if kind in row else "-" for kind in _KINDS]
+        times = [
+            f"{row[kind]['us']:.1f} ±{row[kind]['drift']:.1%}" if kind in row else "-"
+            for kind in _KINDS
+        ]
         return [model, "eager", "-", "-", "-", times[0], "1", "-", times[1], "1",
                 "", "", ""]  # fmt: skip
     seconds, to = row["compile_s"], row["to"]

@@ -4,9 +4,10 @@
     python benchmarks/models.py --out models.jsonl --minutes 0 --plot models.png
 
 Every (model, way) is a process of its own with cold caches; imports, building the model and waking
-CUDA are not counted. In it the compiled step is timed in turns with the eager one, so ways are
-compared by their ratios to eager: on the GPU by replaying CUDA graphs, and by the clock without
-graphs, where the CPU may be what limits. Results are appended line by line; started again it goes
+CUDA are not counted. In it the compiled step is timed in turns with the eager one: on the GPU by
+replaying CUDA graphs, and by the clock without graphs, where the CPU may be what limits. Ways are
+compared by their own steps' medians; how far eager's differ between the processes of a model says
+how far such a comparison can be trusted (``model_results.py``). Results are appended line by line; started again it goes
 on where it ended; ``--minutes 0`` only reports, and needs no GPU.
 
 Bars: compile time with a table that covers the model <= 1.10 x default and <= 0.5 x autotuning;

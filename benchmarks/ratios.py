@@ -6,13 +6,15 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table as Grid
 
-from build_tools.tune.results import TUNED, Line
+from build_tools.tune.results import TUNED, Line, read_results
 from build_tools.tune.shapes import Shape, shape_of
+from inductor_tables.errors import BuildError
 from inductor_tables.problems import problem_from_key
 
 AGAINST: Final = {"host": "host's pick", "host_best": "host's best", "aten": "ATen"}
@@ -30,8 +32,51 @@ LIMITS: Final = {"host": 1.01, "host_best": 1.01, "aten": 1.0}
 Row = dict[str, Any]
 
 
+def read_comparisons(
+    directory: Path, *, torch: str | None = None, arch: str | None = None
+) -> list[Line]:
+    """Return the lines of a directory's comparisons, of one torch and device or of any.
+
+    Raises:
+        BuildError: a line is none, or not whole; names the directory and the problem.
+        OSError: a file cannot be read.
+    """
+    lines = list(read_results(directory, torch=torch, arch=arch).lines.values())
+    for line in lines:
+        fault = _fault(line)
+        if fault:
+            raise BuildError(f"{directory}: the result of {line['problem']} {fault}")
+    return lines
+
+
+def _fault(line: Line) -> str:
+    """Return why a line cannot be reported, and what to do; "" if it can."""
+    if not line["worker"].keys() >= {"torch", "arch"}:
+        return (
+            "has no line before it that names torch and device: its file is damaged, remove "
+            "it and measure again"
+        )
+    if line.get("status") != TUNED:
+        return ""
+    if "kernels" not in line or not line.get("ratios", {}).keys() >= {"host", "aten"}:
+        return (
+            "is none of kernels.py, which compares with the host's pick and ATen: the tuner's own "
+            "need another directory"
+        )
+    for name, found in line["ratios"].items():
+        if not 0 < found["ratio"] < math.inf:
+            return (
+                f"has the ratio {found['ratio']!r} to {name}, expected more than 0: remove the "
+                "line and measure again"
+            )
+    return ""
+
+
 def report_of(lines: Iterable[Line]) -> list[Row]:
-    """Return a report for each torch and device that lines are of."""
+    """Return a report for each torch and device that lines are of, as ``read_comparisons`` gives.
+
+    A line of a status that this release does not know counts as not compared.
+    """
     groups: dict[tuple[str, str], list[Line]] = {}
     for line in lines:
         worker = line["worker"]
@@ -43,8 +88,8 @@ def report_of(lines: Iterable[Line]) -> list[Row]:
 
 
 def _report(lines: Sequence[Line]) -> Row:
-    rows = [_row(line) for line in lines if line["status"] == TUNED]
-    failed = Counter(line["reason"] for line in lines if line["status"] != TUNED)
+    rows = [_row(line) for line in lines if line.get("status") == TUNED]
+    failed = Counter(_reason(line) for line in lines if line.get("status") != TUNED)
     summaries = [
         {"class": name, "against": against, **_summary(compared, against)}
         for name, holds in CLASSES.items()
@@ -58,6 +103,10 @@ def _report(lines: Sequence[Line]) -> Row:
         "summaries": summaries,
         "bars": _bars(rows, summaries, broken),
     }
+
+
+def _reason(line: Line) -> str:
+    return str(line.get("reason", f"of unknown status {line.get('status')!r}"))
 
 
 def _row(line: Line) -> Row:

@@ -4,11 +4,13 @@
     python benchmarks/search.py results/ --noise 0.006 --seeds 5 --json
 
 RESULTS are directories that ``python -m build_tools.tune.trial --exhaustive --out`` wrote, where
-every legal kernel of a problem (with ``GROUP_M`` 8) was measured once, or such lines as
-``.jsonl.gz``; by default those in ``benchmarks/data/exhaustive``. Searches run anew and are told
-these times, each with an error of its own, as first evaluations have; they know nothing else, no
-winners of other problems either. How far a search is behind is said among the templates' kernels
-alone: the host's other choices, ATen's among them, are always tried.
+every kernel of a problem that the tuner considers worth a compile (with ``GROUP_M`` 8) was measured
+once, or such lines as ``.jsonl.gz``; by default those in ``benchmarks/data/exhaustive``. Persistent
+TMA kernels are left out (``Options(tma=False)``). Searches run anew and are told these times, each
+with an error of its own, as first evaluations have; they know nothing else, no winners of other
+problems either. How far a search is behind is said among the templates' kernels alone, since the
+host's other choices, ATen's among them, are always tried: those that were told the least times go
+to final rounds, which are exact here, and the best of them is what was found.
 
 Bars: within 3 % of the best on at least 90 % of the problems, with at most a fifth of the
 evaluations.
@@ -18,10 +20,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import random
 import statistics
 import sys
 import tempfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +37,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from rich.console import Console
 from rich.table import Table as Grid
+
+from ratios import name_of
 
 from build_tools.people import errors_for_people
 from build_tools.tune.records import Answer, Answers, Ask, Failure, HostPick, Timing
@@ -58,7 +64,8 @@ class Replay:
 
     Attributes:
         evaluated: candidates that it asked for.
-        behind: measured time of its best kernel of a template by that of the best of all.
+        behind: true time of the template's kernel that it finds, by that of the best of all;
+            infinite if it asked for none.
     """
 
     evaluated: int
@@ -90,7 +97,11 @@ def replay(
         effort: of the search.
         noise: standard error of a first evaluation, relative.
         seed: of the errors.
+
+    Raises:
+        BuildError: no kernel of a template is among ``times``.
     """
+    best = best_us(space, times)
     draw = random.Random(seed)
 
     def answer(config: Config, ask: Ask) -> Answer:
@@ -102,8 +113,8 @@ def replay(
 
     def host_pick(answers: Answers) -> HostPick | None:
         timed = {c: a.median_us for c in space.host if isinstance(a := answers.get(c), Timing)}
-        best = min(timed, key=lambda config: (timed[config], config.order), default=None)
-        return None if best is None else HostPick(config=best, how="the fastest here")
+        pick = min(timed, key=lambda config: (timed[config], config.order), default=None)
+        return None if pick is None else HostPick(config=pick, how="the fastest here")
 
     procedure = search(space, effort, host_pick)
     ask = next(procedure)
@@ -111,39 +122,81 @@ def replay(
         try:
             ask = procedure.send({config: answer(config, ask) for config in ask.candidates})
         except StopIteration as stop:
-            asked = [config for config in stop.value.answers if config.template_id in _tiled(space)]
-            tiled = [us for (template_id, _), us in times.items() if template_id in _tiled(space)]
-            best = min(times.get(kernel_of(config), float("inf")) for config in asked)
-            return Replay(evaluated=len(stop.value.answers), behind=best / min(tiled))
+            answers = stop.value.answers
+            break
+    told = [
+        (answer.median_us, config.order, config)
+        for config, answer in answers.items()
+        if isinstance(answer, Timing) and config.template_id in space.templates
+    ]
+    finals = [times[kernel_of(config)] for _, _, config in sorted(told)[: effort.finalists]]
+    return Replay(evaluated=len(answers), behind=min(finals, default=math.inf) / best)
 
 
-def _tiled(space: Space) -> set[str]:
-    return set(space.templates)
+def best_us(space: Space, times: Mapping[Kernel, float]) -> float:
+    """Return the least time of a kernel of a template.
+
+    Raises:
+        BuildError: there is none.
+    """
+    tiled = [us for (template_id, _), us in times.items() if template_id in space.templates]
+    if not tiled:
+        raise BuildError(
+            f"{name_of(space.shape)}: no kernel of {', '.join(sorted(space.templates))} is in the "
+            "results: measure it anew with tune.trial --exhaustive"
+        )
+    return min(tiled)
 
 
 def read_lines(paths: Iterable[Path]) -> list[Line]:
     """Read results, packed or not.
 
+    Returns:
+        Lines of problems whose candidates were all timed, by M.
+
     Raises:
-        BuildError: they hold no problem that was measured.
+        BuildError: there is no such line, or a packed file is damaged.
         OSError: a file cannot be read.
     """
     with tempfile.TemporaryDirectory() as folder:
         for number, path in enumerate(paths):
             files = sorted(path.glob("*.jsonl*")) if path.is_dir() else [path]
             for file in files:
-                packed = file.suffix == ".gz"
-                text = gzip.decompress(file.read_bytes()) if packed else file.read_bytes()
-                Path(folder, f"{number}-{file.name.removesuffix('.gz')}").write_bytes(text)
+                name = f"{number}-{file.name.removesuffix('.gz')}"
+                Path(folder, name).write_bytes(_unpacked(file))
         found = read_results(Path(folder)).lines.values()
-    lines = [line for line in found if line["status"] == TUNED]
+    lines = [
+        line
+        for line in found
+        if line.get("status") == TUNED and "times_us" in line and "arch" in line["worker"]
+    ]
     if not lines:
         raise BuildError("no exhaustive result there: tune.trial --exhaustive --out writes them")
     return sorted(lines, key=lambda line: shape_of(problem_from_key(line["problem"])).m)
 
 
+def _unpacked(file: Path) -> bytes:
+    content = file.read_bytes()
+    if file.suffix != ".gz":
+        return content
+    try:
+        return gzip.decompress(content)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BuildError(f"{file}: damaged, it cannot be unpacked: {error}; pack it again") from error
+
+
 def compare(line: Line, effort: Effort, noise: float, seeds: int) -> dict[str, Any]:
-    """Replay searches of one problem, on a simulated device."""
+    """Replay searches of one problem, on a simulated device.
+
+    Returns:
+        ``problem``, its lookup key; ``space``, how many kernels were measured; ``aten_us`` and
+        ``best_us``, the best times of ATen (None without it) and of a template's kernel; of each
+        search ``behind`` and ``evaluated``, see ``Replay``.
+
+    Raises:
+        BuildError: no kernel of a template was measured.
+        SkippedProblemError: the problem cannot be lowered.
+    """
     import torch
 
     from build_tools.tune.lowering import Lowered, Options
@@ -157,7 +210,7 @@ def compare(line: Line, effort: Effort, noise: float, seeds: int) -> dict[str, A
         "problem": line["problem"],
         "space": len(times),
         "aten_us": min(aten, default=None),
-        "best_us": min(us for (template_id, _), us in times.items() if "triton" in template_id),
+        "best_us": best_us(lowered.space, times),
         "behind": [one.behind for one in found],
         "evaluated": [one.evaluated for one in found],
     }
@@ -165,20 +218,23 @@ def compare(line: Line, effort: Effort, noise: float, seeds: int) -> dict[str, A
 
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print a table, and whether the bars are met."""
-    grid = Grid(title="searches replayed over measured spaces")
+    grid = Grid(
+        title="searches replayed over all kernels that the tuner considers worth a compile, "
+        "without persistent TMA kernels"
+    )
     for name in ("problem", "kernels", "ATen µs", "best tile µs", "found / best", "evaluated"):
         grid.add_column(name, justify="left" if name == "problem" else "right")
     for row in rows:
         shape = shape_of(problem_from_key(row["problem"]))
         behind = f"{statistics.median(row['behind']):.3f}, worst {max(row['behind']):.3f}"
-        asked = statistics.median(row["evaluated"])
+        aten, asked = row["aten_us"], row["evaluated"]
         grid.add_row(
             f"{shape.op_name} {shape.m} x {shape.n} x {shape.k}",
             str(row["space"]),
-            f"{row['aten_us']:.2f}",
+            "-" if aten is None else f"{aten:.2f}",
             f"{row['best_us']:.2f}",
             behind,
-            f"{asked:.0f} ({asked / row['space']:.1%})",
+            f"{statistics.median(asked):.0f}, at most {max(asked)}",
         )
     Console(width=120).print(grid)
     runs = [
@@ -196,7 +252,10 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
 @click.command()
 @click.argument("results", nargs=-1, type=click.Path(path_type=Path, exists=True))
 @click.option("--noise", default=0.004, show_default=True, help="Error of a first evaluation.")
-@click.option("--seeds", default=5, show_default=True, help="Searches of each problem.")
+@click.option(
+    "--seeds", default=5, show_default=True, type=click.IntRange(min=1),
+    help="Searches of each problem.",
+)  # fmt: skip
 @click.option("--candidates", default=Effort().candidates, show_default=True)
 @click.option("--batch", default=Effort().batch, show_default=True)
 @click.option("--patience", default=Effort().patience, show_default=True)

@@ -146,15 +146,28 @@ def test_which_entry_is_served(entries: list[Config], expected: Config | None) -
 def test_another_table_needs_another_directory(tmp_path: Path) -> None:
     """Comparisons of one entry are not taken for another's; more problems may come."""
     _compare(tmp_path)
-    done = read_results(tmp_path)
+    done = ratios.read_comparisons(tmp_path)
     more = {**_offered(), problem_id(samples.problem(2, 2, 2)): [OURS]}
     kernels.check_same(done, more, tma=False)
-    with pytest.raises(BuildError, match="another entry"):
+    with pytest.raises(BuildError, match="another entry: use another --out"):
         kernels.check_same(done, _offered(samples.ATEN), tma=False)
-    with pytest.raises(BuildError, match="another --tma"):
+    with pytest.raises(BuildError, match="another --tma: use"):
         kernels.check_same(done, more, tma=True)
-    with pytest.raises(BuildError, match="another --tma or --picks"):
-        kernels.check_same(done, more, tma=False, picks=True)
+    with pytest.raises(BuildError, match="another --tma, another --picks: use"):
+        kernels.check_same(done, more, {}, tma=True)
+
+
+def test_other_picks_need_another_directory(tmp_path: Path) -> None:
+    """Comparisons with one pick are not taken for those with another; fewer may be given."""
+    picks = {problem_id(p): samples.space(p).host[-1] for p in PROBLEMS}
+    plan = Plan(procedure=kernels.comparing(_offered(), 12, picks))
+    run = Run(problems=PROBLEMS, out=tmp_path, plan=plan)
+    tune(run, samples.FakeBench(), {**samples.PROVENANCE, "picks": True})
+    done, last = ratios.read_comparisons(tmp_path), problem_id(PROBLEMS[-1])
+    kernels.check_same(done, _offered(), picks, tma=False)
+    kernels.check_same(done, _offered(), {last: picks[last]}, tma=False)
+    with pytest.raises(BuildError, match="512, 2048.* with another pick of the host's: use"):
+        kernels.check_same(done, _offered(), {**picks, last: samples.ATEN}, tma=False)
 
 
 def test_every_beginning_of_a_sample_is_fair() -> None:
@@ -205,6 +218,9 @@ def _result(m: int, host: float, aten: float, *, noise: float = 0.005) -> dict[s
     }
 
 
+_RESULT = _result(16, 1.0, 1.0)
+
+
 def test_the_bars() -> None:
     """Each bar is met or missed by its own figure; noise is allowed for single problems."""
     good = [_result(16, 0.8, 0.9), _result(512, 1.0, 1.004)]
@@ -244,6 +260,44 @@ def test_the_command_reports_without_a_gpu(tmp_path: Path) -> None:
     told = CliRunner().invoke(kernels.main, [*arguments, "--json"])
     (group,) = json.loads(told.output)
     assert len(group["problems"]) == len(PROBLEMS)
+
+
+WORKER = {"kind": "worker", "format": 1, "torch": "2.13.0", "arch": samples.ARCH}
+
+
+def _told(directory: Path, *lines: dict[str, Any]) -> Any:
+    """Return what the command says of a file of lines."""
+    text = "".join(json.dumps({"kind": "problem", **line}) + "\n" for line in lines)
+    (directory / "a.jsonl").write_text(text)
+    return CliRunner().invoke(kernels.main, ["--out", str(directory), "--minutes", "0"])
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ([_RESULT], "has no line before it that names torch and device"),
+        ([WORKER, {**_RESULT, "kernels": {}, "ratios": {}}], "is none of kernels.py"),
+        ([WORKER, {"problem": _RESULT["problem"], "status": "tuned"}], "is none of kernels.py"),
+        ([WORKER, _result(16, 0.0, 1.0)], "has the ratio 0.0 to host, expected more than 0"),
+        ([WORKER, _result(16, 1.0, float("nan"))], "has the ratio nan to aten"),
+    ],
+)
+def test_what_is_no_comparison_is_an_error(
+    tmp_path: Path, lines: list[dict[str, Any]], message: str
+) -> None:
+    """It names the directory, the problem and what is wrong with its result."""
+    told = _told(tmp_path, *lines)
+    assert told.exit_code == 1 and isinstance(told.exception, SystemExit)
+    assert f"Error: {tmp_path}: the result of {_RESULT['problem']} {message}" in told.output
+
+
+def test_an_unknown_status_is_counted(tmp_path: Path) -> None:
+    """As not compared, beside what was."""
+    line = {"problem": problem_id(samples.problem(1, 64, 64)), "status": "postponed"}
+    told = _told(tmp_path, WORKER, line, _RESULT)
+    assert told.exit_code == 0, told.output
+    assert "not compared 1: of unknown status 'postponed'" in told.output
+    assert "0 of 1 exceed it" in told.output
 
 
 def test_the_command_says_what_is_missing(tmp_path: Path) -> None:

@@ -86,6 +86,16 @@ def test_the_packaged_table_is_used() -> None:
     close(found, x.double() @ w.t().double())
 
 
+def test_one_row_that_the_graph_computes() -> None:
+    """A decode step of one sequence is served by the packaged entry of one row."""
+    inductor_tables.enable(strict=True)
+    x, w = random(1, 1, 4096), random(14336, 4096)
+    found = compiled(lambda x, w: torch.relu(x) @ w.t(), x, w)
+    assert autotuned() == 0
+    assert inductor_tables.status().hits == 1
+    close(found, torch.relu(x.double()) @ w.t().double())
+
+
 def test_training_looks_up_forward_and_backward() -> None:
     """The backward graph, which another thread may compile, looks up as well."""
     weight = random(512, 384).requires_grad_()
