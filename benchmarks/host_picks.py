@@ -3,7 +3,8 @@
     python benchmarks/host_picks.py problems.json --out picks/ --minutes 8
 
 Nothing is warmed: as for a user, the GPU is idle while kernels compile, and the host times each
-choice in line. ``kernels.py --picks`` compares with what was picked. Started again it goes on.
+choice in line. ``kernels.py --picks`` compares with what was picked. Started again it goes on with
+the problems that have no pick yet. One that cannot be compiled is told and passed over.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,8 +36,13 @@ OPTIONS: Final[dict[str, Any]] = {"max_autotune_gemm": True, "shape_padding": Fa
 
 
 def recorded(directory: Path) -> set[str]:
-    """Return the ids of the problems that dumps below a directory hold."""
-    paths = dump_files([directory]) if directory.exists() else []
+    """Return the ids of the problems that dumps in a directory hold, none if it has no dump.
+
+    Raises:
+        InvalidDumpError: a dump is damaged.
+        OSError: a dump cannot be read.
+    """
+    paths = dump_files([directory]) if any(directory.glob("*.json")) else []
     keys = {row.key for path in paths for row in read_dump(path).rows}
     return {problem_id(problem_from_key(key)) for key in keys}
 
@@ -51,15 +58,67 @@ def operands(problem: Problem, device: Any) -> list[Any]:
     return found
 
 
+def product(problem: Problem) -> Callable[..., Any]:
+    """Return torch's function of a problem, with its ``alpha`` and ``beta``.
+
+    Raises:
+        SkippedProblemError: one of these is no number.
+    """
+    import torch
+
+    from build_tools.tune.lowering import scalars_of
+
+    return partial(getattr(torch, problem.op_name), **scalars_of(problem))
+
+
 def pick(problem: Problem, device: Any) -> None:
-    """Compile one product as a user would, with cold caches; a recorder sees what is timed."""
+    """Compile one product as a user would, with cold caches; a recorder sees what is timed.
+
+    Raises one of ``build_tools.tune.kernels.FAILURES`` if it cannot be compiled or run.
+    """
     import torch
     from torch._inductor.utils import fresh_cache
 
-    product: Callable[..., Any] = getattr(torch, problem.op_name)
     torch._dynamo.reset()
     with fresh_cache(), torch.no_grad():
-        torch.compile(product, options=OPTIONS)(*operands(problem, device))
+        torch.compile(product(problem), options=OPTIONS)(*operands(problem, device))
+
+
+def run(problems: Sequence[Problem], out: Path, minutes: float | None, device: Any) -> str:
+    """Record picks of the problems that have none, until the time is up; failures go to stderr.
+
+    Returns:
+        How many problems had picks, have them now, and have none for which reason.
+
+    Raises:
+        InvalidDumpError: a dump in ``out`` is damaged.
+        OSError: a dump in ``out`` cannot be read.
+    """
+    import inductor_tables
+    from build_tools.tune.kernels import FAILURES
+
+    ends = time.monotonic() + 60 * (minutes if minutes is not None else float("inf"))
+    wanted = {problem_id(problem): problem for problem in problems}
+    before = recorded(out) & wanted.keys()
+    compiled, failed = set(), set()
+    with inductor_tables.record(out, topk=1):
+        for key in [key for key in wanted if key not in before]:
+            if time.monotonic() > ends:
+                break
+            try:
+                pick(wanted[key], device)
+            except FAILURES as error:
+                failed.add(key)
+                first = next(iter(str(error).splitlines()), "")
+                click.echo(f"{key}: {type(error).__name__}: {first}", err=True)
+            else:
+                compiled.add(key)
+    after = recorded(out) & wanted.keys()
+    return (
+        f"{len(before)} had picks, {len(after - before)} more have, {len(failed - after)} failed, "
+        f"{len(compiled - after)} the host does not autotune, "
+        f"{len(wanted.keys() - after - failed - compiled)} left, of {len(wanted)}"
+    )
 
 
 @click.command()
@@ -73,23 +132,13 @@ def main(
     problems: Sequence[Path], out: Path, minutes: float | None, most: int | None, seed: int
 ) -> None:
     """Record what the host picks for PROBLEMS: files of problems, dumps or keys."""
-    import torch
-
     import inductor_tables
+    from build_tools.tune.device import own_device
 
+    device = own_device()
     inductor_tables.disable()  # a table that INDUCTOR_TABLES=1 brought would answer for the host
-    end = time.monotonic() + 60 * minutes if minutes is not None else float("inf")
     wanted = sample([p for p in read_asked(problems) if p.op_name in OPS], most, seed)
-    done = recorded(out)
-    left = [problem for problem in wanted if problem_id(problem) not in done]
-    begun = 0
-    with inductor_tables.record(out, topk=1):
-        for problem in left:
-            if time.monotonic() > end:
-                break
-            pick(problem, torch.device("cuda", torch.cuda.current_device()))
-            begun += 1
-    click.echo(f"{len(wanted) - len(left)} had picks, {begun} more have, of {len(wanted)}")
+    click.echo(run(wanted, out, minutes, device))
 
 
 if __name__ == "__main__":

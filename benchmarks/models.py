@@ -7,8 +7,8 @@ Every (model, way) is a process of its own with cold caches; imports, building t
 CUDA are not counted. In it the compiled step is timed in turns with the eager one: on the GPU by
 replaying CUDA graphs, and by the clock without graphs, where the CPU may be what limits. Ways are
 compared by their own steps' medians; how far eager's differ between the processes of a model says
-how far such a comparison can be trusted (``model_results.py``). Results are appended line by line; started again it goes
-on where it ended; ``--minutes 0`` only reports, and needs no GPU.
+how far such a comparison can be trusted (``model_results.py``). Results are appended line by line;
+started again it goes on where it ended; ``--minutes 0`` only reports, and needs no GPU.
 
 Bars: compile time with a table that covers the model <= 1.10 x default and <= 0.5 x autotuning;
 step time <= 1.00 x autotuning within noise; the error against float32 <= 2 x eager's.

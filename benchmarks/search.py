@@ -35,10 +35,9 @@ import click
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from ratios import name_of
 from rich.console import Console
 from rich.table import Table as Grid
-
-from ratios import name_of
 
 from build_tools.people import errors_for_people
 from build_tools.tune.records import Answer, Answers, Ask, Failure, HostPick, Timing
@@ -124,13 +123,14 @@ def replay(
         except StopIteration as stop:
             answers = stop.value.answers
             break
-    told = [
-        (answer.median_us, config.order, config)
+    told = {
+        config: answer.median_us
         for config, answer in answers.items()
         if isinstance(answer, Timing) and config.template_id in space.templates
-    ]
-    finals = [times[kernel_of(config)] for _, _, config in sorted(told)[: effort.finalists]]
-    return Replay(evaluated=len(answers), behind=min(finals, default=math.inf) / best)
+    }
+    finalists = sorted(told, key=lambda config: (told[config], config.order))[: effort.finalists]
+    found = min((times[kernel_of(config)] for config in finalists), default=math.inf)
+    return Replay(evaluated=len(answers), behind=found / best)
 
 
 def best_us(space: Space, times: Mapping[Kernel, float]) -> float:
@@ -182,7 +182,7 @@ def _unpacked(file: Path) -> bytes:
     try:
         return gzip.decompress(content)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BuildError(f"{file}: damaged, it cannot be unpacked: {error}; pack it again") from error
+        raise BuildError(f"{file}: damaged, cannot be unpacked: {error}; pack it again") from error
 
 
 def compare(line: Line, effort: Effort, noise: float, seeds: int) -> dict[str, Any]:
@@ -219,8 +219,8 @@ def compare(line: Line, effort: Effort, noise: float, seeds: int) -> dict[str, A
 def show(rows: Sequence[Mapping[str, Any]]) -> None:
     """Print a table, and whether the bars are met."""
     grid = Grid(
-        title="searches replayed over all kernels that the tuner considers worth a compile, "
-        "without persistent TMA kernels"
+        title="searches over all that the tuner considers worth a compile, without persistent TMA "
+        "kernels"
     )
     for name in ("problem", "kernels", "ATen µs", "best tile µs", "found / best", "evaluated"):
         grid.add_column(name, justify="left" if name == "problem" else "right")

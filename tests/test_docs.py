@@ -56,7 +56,7 @@ NOT_RUN: Final[Mapping[str, str]] = {
     ),
     'pip install -e ".[build]"': _INSTALLS,
     "pip install -e '.[build]'": _INSTALLS,
-    "pip install 'inductor-tables[cli]'": _INSTALLS,
+    "pip install -e '.[cli]'": _INSTALLS,
     "pip install 'inductor-tables[demo]'": _INSTALLS,
     "pip install transformers": _INSTALLS,
     "nox": _NOX,

@@ -100,9 +100,9 @@ def _take(done: Done, line: Line) -> None:
     if line["kind"] == "broken":
         done.broken.setdefault(key, set()).add(line["config"])
         return
-    ranks = {TUNED: 0, SKIPPED: 1, FAILED: 2}
+    ranks = {TUNED: 0, SKIPPED: 1, FAILED: 2}  # a status of a newer release comes last
     known = done.lines.get(key)
-    if known is None or ranks[line["status"]] < ranks[known["status"]]:
+    if known is None or ranks.get(line["status"], 3) < ranks.get(known["status"], 3):
         done.lines[key] = line
 
 

@@ -166,7 +166,7 @@ def test_other_picks_need_another_directory(tmp_path: Path) -> None:
     done, last = ratios.read_comparisons(tmp_path), problem_id(PROBLEMS[-1])
     kernels.check_same(done, _offered(), picks, tma=False)
     kernels.check_same(done, _offered(), {last: picks[last]}, tma=False)
-    with pytest.raises(BuildError, match="512, 2048.* with another pick of the host's: use"):
+    with pytest.raises(BuildError, match=r"512, 2048.* with another pick of the host's: use"):
         kernels.check_same(done, _offered(), {**picks, last: samples.ATEN}, tma=False)
 
 
