@@ -10,7 +10,7 @@ from typing import Final
 
 from build_tools.files import dump_files, table_files
 from inductor_tables.dumps import Dump, Row, read_dump
-from inductor_tables.keys import ParsedKey, parse_key, problem_of
+from inductor_tables.keys import ParsedKey, other_spellings, parse_key, problem_of
 from inductor_tables.problems import Problem
 from inductor_tables.schema import Source
 from inductor_tables.table import Table
@@ -41,11 +41,16 @@ class ModelShare:
 def split(
     asked: Iterable[Problem], tables: Sequence[Dump]
 ) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
-    """Return the problems that tables or dumps hold for any device, and those that they lack."""
+    """Return the problems that tables or dumps hold for any device, and those that they lack.
+
+    As for a look-up, the stride of a dimension of size 1 does not count.
+    """
     keys = {_agnostic(problem_of(parse_key(row.key))) for held in tables for row in held.rows}
     found: tuple[list[Problem], list[Problem]] = ([], [])
     for problem in asked:
-        found[problem.key(None) not in keys].append(problem)
+        key = problem.key(None)
+        is_held = key in keys or any(other in keys for other in other_spellings(key))
+        found[not is_held].append(problem)
     return tuple(found[0]), tuple(found[1])
 
 

@@ -116,6 +116,14 @@ def test_a_bias_is_held_under_either_key(key: str) -> None:
     assert (share.held, share.asked, share.share) == (1, 1, 1.0)
 
 
+def test_the_stride_of_a_single_row_does_not_count() -> None:
+    """A row that a model computes is served by the entry of a row that it is given."""
+    row = MM.replace("[16, 4096]", "[1, 4096]")
+    asked = problem_from_key(row.replace("[4096, 1])", "[0, 1])", 1))
+    dump = parse_dump(dump_bytes({row: [(ATEN, 1)]}), "known")
+    assert split([asked, EXPECTED[1]], [dump]) == ((asked,), (EXPECTED[1],))
+
+
 def test_the_best_held_models_come_first() -> None:
     """By share, then by how many problems they have."""
     asked = [
