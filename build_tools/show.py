@@ -95,8 +95,10 @@ def compile_grid(report: CompileReport) -> Grid:
     grid = _grid("table", "compiled for", "result", numbers=numbers)
     for table in report.tables:
         data = table.as_data()
-        outcomes = ("compiled", "unpipelined", "spilling", "failed", "exceeds", "dropped")
-        result = ", ".join(f"{data[name]} {name}" for name in outcomes if data[name])
+        outcomes = ("compiled", "unpipelined", "failed", "exceeds", "dropped")
+        told = [f"{data[name]} {name}" for name in outcomes if data[name]]
+        told += [f"{data['spilling']} of them spill"] if data["spilling"] else []
+        result = ", ".join(told)
         texts = (table.path, table.device, result.upper() if table.failures else result)
         counts = (data[name] for name in ("distinct", "earlier", "without_source"))
         grid.add_row(*map(Text, texts), *map(str, counts), f"{table.seconds:.1f}")
@@ -120,7 +122,8 @@ def _finding(one: Compiled) -> str:
     reasons = [result.reason] if result.reason else []
     if warned and result.spills:
         reasons.append(f"a thread spills {result.spills} registers")
-    kind = f"warning: {result.outcome}" if warned else result.outcome
+    outcome = "spilling" if result.outcome == "compiled" else result.outcome
+    kind = f"warning: {outcome}" if warned else outcome
     return f"{kind}: {one.case}: {'; '.join(reasons)}"
 
 

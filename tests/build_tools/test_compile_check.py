@@ -461,7 +461,7 @@ def test_people_see_what_was_found(checked: tuple[Path, Path]) -> None:
     assert result.exit_code == 1
     assert "compiled for" in result.stdout
     place = table_path(SERIES, H200)
-    assert f"{place}: warning: compiled: triton::mm (BLOCK_K=32, BLOCK_M=128," in result.stdout
+    assert f"{place}: warning: spilling: triton::mm (BLOCK_K=32, BLOCK_M=128," in result.stdout
     assert "a thread spills" in result.stdout
     assert f"{table_path(SERIES, None)}: failed: triton::mm (BLOCK_K=16," in result.stdout
     assert result.stderr == ""
