@@ -91,6 +91,7 @@ def _takes_targets(command: _Command) -> _Command:
 
 
 def _looked_at(*, tables: Sequence[str], dynamic: bool, **asked: Any) -> list[Coverage]:
+    host.installed_series()  # without a torch the fresh process would end in a traceback
     request = Request(tables=tables or None, dynamic=True if dynamic else None, **asked)
     with Console(stderr=True).status("lowering in a fresh process ..."):
         return in_fresh_process(request)

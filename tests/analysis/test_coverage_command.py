@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import coverage_samples as samples
 import pytest
@@ -19,7 +20,7 @@ from inductor_tables import cli, host, problems
 from inductor_tables.analysis import commands
 from inductor_tables.analysis.records import Coverage
 from inductor_tables.analysis.worker import Request, in_fresh_process
-from inductor_tables.errors import TargetError
+from inductor_tables.errors import TargetError, UnsupportedTorchError
 from inductor_tables.keys import parse_key
 
 MODELS = f"""
@@ -270,3 +271,15 @@ def test_help() -> None:
     for name, option in (("coverage", "--fail-under"), ("collect", "--append")):
         text: Any = run(name, "--help").output
         assert option in text and "TARGET..." in text and "NVIDIA B200" in text
+
+
+@pytest.mark.parametrize("command", ["coverage", "collect"])
+def test_without_torch_the_message_says_so(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is one line, before any process is started."""
+    error = UnsupportedTorchError("torch is not installed; install torch 2.10 or newer")
+    monkeypatch.setattr(host, "installed_series", mock.Mock(side_effect=error))
+    monkeypatch.setattr(commands, "in_fresh_process", mock.Mock(side_effect=AssertionError))
+    options = ["--out", "problems.json"] if command == "collect" else []
+    result = run(command, "docs.examples.models:mlp", *options)
+    assert result.exit_code == 1
+    assert "Error: torch is not installed" in result.stderr
