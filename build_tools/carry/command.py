@@ -100,7 +100,9 @@ def pythons_of(texts: Sequence[str], installed: TorchSeries | None, running: Pat
         except ValueError as error:
             raise BuildError(f"--python {text}: {error}; expected SERIES=PATH") from error
         if not os.access(path, os.X_OK) or Path(path).is_dir():
-            raise BuildError(f"--python {text}: {path!r} is no file that can be run as a Python")
+            raise BuildError(
+                f"--python {text}: expected SERIES=PATH, and {path!r} is no file that can be run"
+            )
         found[known] = Path(path).absolute()
     return found
 

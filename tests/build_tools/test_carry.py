@@ -494,7 +494,10 @@ def test_a_plain_dump(tmp_path: Path) -> None:
         (["--to", "2.99"], "found 2.99; run 'python -m build_tools hashes --write' on torch 2.99"),
         (["--to", "soon"], "not a torch version: 'soon'; expected e.g. 2.12"),
         (["--python", "2.12=python"], "--python: only with --by-code"),
-        (["--by-code", "--python", "2.12"], "'' is no file that can be run as a Python"),
+        (
+            ["--by-code", "--python", "2.12"],
+            "expected SERIES=PATH, and '' is no file that can be run",
+        ),
         (["--by-code", "--python", "x=y"], "not a torch version: 'x'; expected SERIES=PATH"),
         (["--by-code", "--to", "2.10"], "nothing can be compared: there are Pythons of"),
     ],
