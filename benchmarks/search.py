@@ -225,11 +225,10 @@ def show(rows: Sequence[Mapping[str, Any]]) -> None:
     for name in ("problem", "kernels", "ATen µs", "best tile µs", "found / best", "evaluated"):
         grid.add_column(name, justify="left" if name == "problem" else "right")
     for row in rows:
-        shape = shape_of(problem_from_key(row["problem"]))
         behind = f"{statistics.median(row['behind']):.3f}, worst {max(row['behind']):.3f}"
         aten, asked = row["aten_us"], row["evaluated"]
         grid.add_row(
-            f"{shape.op_name} {shape.m} x {shape.n} x {shape.k}",
+            name_of(shape_of(problem_from_key(row["problem"]))),
             str(row["space"]),
             "-" if aten is None else f"{aten:.2f}",
             f"{row['best_us']:.2f}",

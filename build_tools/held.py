@@ -10,8 +10,8 @@ from typing import Final
 
 from build_tools.files import dump_files, table_files
 from inductor_tables.dumps import Dump, Row, read_dump
-from inductor_tables.keys import ParsedKey, other_spellings, parse_key, problem_of
-from inductor_tables.problems import Problem
+from inductor_tables.keys import other_spellings
+from inductor_tables.problems import Problem, problem_from_key
 from inductor_tables.schema import Source
 from inductor_tables.table import Table
 
@@ -45,21 +45,13 @@ def split(
 
     As for a look-up, the stride of a dimension of size 1 does not count.
     """
-    keys = {_agnostic(problem_of(parse_key(row.key))) for held in tables for row in held.rows}
+    keys = {problem_from_key(row.key).key(None) for held in tables for row in held.rows}
     found: tuple[list[Problem], list[Problem]] = ([], [])
     for problem in asked:
         key = problem.key(None)
         is_held = key in keys or any(other in keys for other in other_spellings(key))
         found[not is_held].append(problem)
     return tuple(found[0]), tuple(found[1])
-
-
-def _agnostic(problem: ParsedKey) -> str:
-    return str(
-        ParsedKey(
-            device=None, inputs=problem.inputs, scalars=problem.scalars, op_name=problem.op_name
-        )
-    )
 
 
 def by_model(held: Iterable[Problem], lacking: Iterable[Problem]) -> list[ModelShare]:

@@ -11,10 +11,10 @@ The result depends neither on the order of the dumps nor on the order of rows in
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from build_tools.place import PlacedRow, Target
+from build_tools.place import PlacedRow, Target, identity
 from inductor_tables.errors import BuildError
 from inductor_tables.keys import ParsedKey
 from inductor_tables.schema import Source
@@ -51,6 +51,9 @@ class DumpReport:
                 "this is a bug of the build tools, please report it with the dump"
             )
 
+
+_Place = tuple[Target, ParsedKey]
+"""A problem in a table."""
 
 Merged = Mapping[Target, Mapping[str, Sequence[PlacedRow]]]
 """Table → key → the rows that stay, fastest first."""
@@ -94,6 +97,22 @@ def _count_unordered(rows: Sequence[PlacedRow], reports: Mapping[str, DumpReport
         reports[row.resource].unordered += 1
 
 
+def _sieved(
+    rows: Iterable[PlacedRow],
+    reports: Mapping[str, DumpReport],
+    fault: Callable[[PlacedRow], str | None],
+) -> list[PlacedRow]:
+    """Keep the rows without a fault, in their order; the others are counted by theirs."""
+    kept = []
+    for row in rows:
+        reason = fault(row)
+        if reason is None:
+            kept.append(row)
+        else:
+            reports[row.resource].dropped[reason] += 1
+    return kept
+
+
 def _of_nearest_torch(
     rows: Sequence[PlacedRow], reports: Mapping[str, DumpReport]
 ) -> list[PlacedRow]:
@@ -101,60 +120,54 @@ def _of_nearest_torch(
 
     Times of two torches do not compare: their tritons and ATen kernels differ.
     """
-    nearest: dict[tuple[Target, ParsedKey], TorchSeries] = {}
+    nearest: dict[_Place, TorchSeries] = {}
     for row in rows:
-        place, recorded = (row.target, row.problem), row.recorded_on
+        place, recorded = _place(row), row.recorded_on
         known = nearest.setdefault(place, recorded)
         nearest[place] = min(known, recorded, key=lambda s: distance(s, row.target.series))
-    kept = []
-    for row in rows:
-        if row.recorded_on == nearest[row.target, row.problem]:
-            kept.append(row)
-        else:
-            reports[row.resource].dropped["a nearer torch has its problem"] += 1
-    return kept
+
+    def fault(row: PlacedRow) -> str | None:
+        near = row.recorded_on == nearest[_place(row)]
+        return None if near else "a nearer torch has its problem"
+
+    return _sieved(rows, reports, fault)
 
 
 def _proved(
     rows: Sequence[PlacedRow], reports: Mapping[str, DumpReport], *, alone: bool
 ) -> list[PlacedRow]:
     """Keep of each problem the proved rows; all of them if none is, unless ``alone``."""
-    problems = {(row.target, row.problem) for row in rows if row.row.proof is not None}
-    kept = []
-    for row in rows:
+    places = {_place(row) for row in rows if row.row.proof is not None}
+
+    def fault(row: PlacedRow) -> str | None:
         if row.row.proof is not None:
-            kept.append(row)
-        elif (row.target, row.problem) in problems:
-            reports[row.resource].dropped["its problem has proved choices"] += 1
-        elif alone:
-            reports[row.resource].dropped["not proved"] += 1
-        else:
-            kept.append(row)
-    return kept
+            return None
+        if _place(row) in places:
+            return "its problem has proved choices"
+        return "not proved" if alone else None
+
+    return _sieved(rows, reports, fault)
 
 
 def _of_latest_tuning(
     rows: Sequence[PlacedRow], reports: Mapping[str, DumpReport]
 ) -> list[PlacedRow]:
     """Keep of each problem's proved rows those that were proved together, the latest."""
-    latest: dict[tuple[Target, ParsedKey], tuple[str, ...]] = {}
+    latest: dict[_Place, tuple[str, ...]] = {}
     for row in rows:
         if row.row.proof is not None:
-            place = (row.target, row.problem)
-            latest[place] = max(latest.get(place, ()), _tuning(row.source))
-    kept = []
-    for row in rows:
-        if row.row.proof is None or _tuning(row.source) == latest[row.target, row.problem]:
-            kept.append(row)
-        else:
-            reports[row.resource].dropped["a later tuning has its problem"] += 1
-    return kept
+            latest[_place(row)] = max(latest.get(_place(row), ()), _tuning(row.source))
+
+    def fault(row: PlacedRow) -> str | None:
+        early = row.row.proof is not None and _tuning(row.source) != latest[_place(row)]
+        return "a later tuning has its problem" if early else None
+
+    return _sieved(rows, reports, fault)
 
 
 def _tuning(source: Source) -> tuple[str, ...]:
     """Return what identifies a tuning, by date; what was carried of it is of it."""
-    run = replace(source, carried=None)
-    return (run.date or "", *(str(getattr(run, f.name)) for f in fields(Source)))
+    return (source.date or "", *identity(replace(source, carried=None)))
 
 
 def _without_repeats(
@@ -175,14 +188,15 @@ def _fastest_per_problem(
     rows: Sequence[PlacedRow], topk: int | None, reports: Mapping[str, DumpReport]
 ) -> list[PlacedRow]:
     """Keep ``topk`` of the rows of each problem; ``rows`` come fastest first."""
-    if topk is None:
-        return list(rows)
-    taken: Counter[tuple[Target, ParsedKey]] = Counter()
-    kept = []
-    for row in rows:
-        taken[row.target, row.problem] += 1
-        if taken[row.target, row.problem] <= topk:
-            kept.append(row)
-        else:
-            reports[row.resource].dropped[f"beyond the {topk} fastest of its problem"] += 1
-    return kept
+    taken: Counter[_Place] = Counter()
+
+    def fault(row: PlacedRow) -> str | None:
+        taken[_place(row)] += 1
+        beyond = topk is not None and taken[_place(row)] > topk
+        return f"beyond the {topk} fastest of its problem" if beyond else None
+
+    return _sieved(rows, reports, fault)
+
+
+def _place(row: PlacedRow) -> _Place:
+    return row.target, row.problem

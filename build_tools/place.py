@@ -69,10 +69,14 @@ class PlacedRow:
     @property
     def order(self) -> tuple[object, ...]:
         """A total order: by speed, then by what identifies the measurement, a proved one first."""
-        identity = tuple(str(getattr(self.source, f.name)) for f in fields(Source))
         proof = self.row.proof
-        unproved = proof is None
-        return (self.speed, self.key, unproved, identity, self.resource, proof_order(proof))
+        source = identity(self.source)
+        return (self.speed, self.key, proof is None, source, self.resource, proof_order(proof))
+
+
+def identity(source: Source) -> tuple[str, ...]:
+    """Return what tells a source from others, in an order."""
+    return tuple(str(getattr(source, field.name)) for field in fields(Source))
 
 
 @dataclass(frozen=True, kw_only=True)
